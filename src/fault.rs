@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, Serializer};
@@ -94,11 +93,6 @@ pub struct Injected {
 }
 
 impl Fault {
-    /// Returns [`Fault::ms`].
-    pub fn time(&self) -> Option<Duration> {
-        self.ms.map(|ms| Duration::from_millis(ms.into()))
-    }
-
     /// Parses a fault from JSON.
     ///
     /// # Errors

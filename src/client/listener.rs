@@ -6,8 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use pingora::listeners::tls::Acceptor;
-use pingora::protocols::{ALPN, Ssl, Stream};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::rustls::ServerConfig;
@@ -16,8 +14,6 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 
 use crate::trust;
-
-use super::socket::Socket;
 
 /// A listening socket and its key.
 #[derive(Clone, Debug)]
@@ -93,17 +89,6 @@ impl ListenSocket {
             Some((stream, peer.as_socket()?))
         })
     }
-}
-
-/// Performs the handshake with a client. Returns its stream, and whether HTTP/2 was agreed on.
-///
-/// # Errors
-/// The handshake failed, or the client is gone.
-pub async fn tls_handshake(tls: &Tls, socket: Socket) -> pingora::Result<(Stream, bool)> {
-    let acceptor = Acceptor::from_server_config(tls.load_full());
-    let stream = acceptor.tls_handshake(socket).await?;
-    let is_http2 = stream.selected_alpn_proto() == Some(ALPN::H2);
-    Ok((Box::new(stream), is_http2))
 }
 
 /// Reads the PEM files `tls_cert`, the server's certificate with those up to its root, and `tls_key`, the private key of the first.

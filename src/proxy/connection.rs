@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use pingora::protocols::Stream;
+use pingora::listeners::tls::Acceptor;
+use pingora::protocols::{ALPN, Ssl, Stream};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -14,7 +15,7 @@ use crate::client::exchange::Exchange;
 use crate::client::http1::{self, Head};
 use crate::client::http2;
 use crate::client::limits::{Limits, Refusal};
-use crate::client::listener::{ListenSocket, Phase, Tls, tls_handshake};
+use crate::client::listener::{ListenSocket, Phase, Tls};
 use crate::client::shortage;
 use crate::client::socket::Socket;
 
@@ -63,25 +64,25 @@ pub async fn accept(service: Arc<Service>, socket: ListenSocket) {
 
 /// Serves a client's connection until either side closes it, a limit is reached, or the proxy closes idle connections.
 async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
+    let tls = service.shared.tls.as_ref();
+    let tls = tls.filter(|_| service.role == Role::Front);
+    let is_clear = tls.is_none();
     let Some(_permit) = service.connection_permit() else {
         log::warn!("client {peer}: refused: there are max_connections");
         // Under TLS no response is possible before the handshake.
-        let permit = service.refusals.try_acquire();
-        return match permit {
-            Ok(_permit) if service.tls().is_none() => {
+        return match service.refusals.try_acquire() {
+            Ok(_permit) if is_clear => {
                 Refusal::TooManyConnections.response().send(socket).await;
             }
             _ => Socket::new(socket).reset(),
         };
     };
     let socket = Socket::new(socket);
-    let faults = service.faults();
-    if faults.is_some_and(|(all, worker)| all.try_inject(worker, false).is_some()) {
+    if service.inject(false).is_some() {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);
-    let is_clear = service.tls().is_none();
-    let mut stream: Stream = match service.tls() {
+    let mut stream: Stream = match tls {
         None => Box::new(socket.clone()),
         Some(tls) => match handshake(service, tls, (&socket, peer), &limits).await {
             None => return,
@@ -142,19 +143,23 @@ async fn handshake(
 ) -> Option<(Stream, bool)> {
     let mut phase = service.phase.clone();
     let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
-    let handshake = tls_handshake(tls, socket.clone());
+    let acceptor = Acceptor::from_server_config(tls.load_full());
+    let handshake = acceptor.tls_handshake(socket.clone());
     let handshake = tokio::time::timeout(limits.client_head_timeout_s.get(), handshake);
     let accepted = tokio::select! {
         accepted = handshake => accepted,
         _ = closing => return None,
     };
-    let Ok(accepted) = accepted else {
-        count_refusal(service, peer, Refusal::HeadTooSlow);
-        return None;
-    };
-    // Not logged: whoever only tries whether the port is open fails too.
-    let broken_heads = &service.shared.metrics.broken_heads;
-    accepted.inspect_err(|_| broken_heads.with(&[]).inc()).ok()
+    match accepted {
+        Ok(Ok(stream)) => {
+            let is_http2 = stream.selected_alpn_proto() == Some(ALPN::H2);
+            return Some((Box::new(stream), is_http2));
+        }
+        // Not logged: whoever only tries whether the port is open fails too.
+        Ok(Err(_)) => service.shared.metrics.broken_heads.with(&[]).inc(),
+        Err(_) => count_refusal(service, peer, Refusal::HeadTooSlow),
+    }
+    None
 }
 
 /// Serves the streams of a connection of HTTP/2.

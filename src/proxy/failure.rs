@@ -28,16 +28,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns the failure for an error of reading a request's body: the client is gone, or it is not framed as its head says.
-    pub fn of_body(error: &Error) -> Failure {
-        match error.etype() {
-            ErrorType::ReadError | ErrorType::ConnectionClosed | ErrorType::H2Error => {
-                Failure::ClientGone
-            }
-            _ => Failure::Refused(Refusal::BrokenHead),
-        }
-    }
-
     /// Returns the response to a client that has received none yet, and how the exchange with `upstream` ended. `None` if the
     /// client is gone or is to see a broken connection. The response names no hosts.
     pub fn response_and_end(&self, upstream: &str) -> (Option<ErrorResponse>, End) {

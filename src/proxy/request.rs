@@ -135,7 +135,7 @@ impl<'a> Request<'a> {
             id,
             has_made_id,
             sends_stamps: *role == Role::Front && may_have_stamps(shared, client),
-            keeps_alive: client.session.get_keepalive().is_some() && !service.is_closing(),
+            keeps_alive: client.session.get_keepalive().is_some(),
             fault: None,
             upload: Upload::default(),
             response: Response::of(head),
@@ -155,9 +155,7 @@ impl<'a> Request<'a> {
 
     /// Injects the fault of its worker, if there is one.
     async fn inject(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        let (faults, generates) = (self.service.faults(), self.endpoint.is_some());
-        let injected = faults.and_then(|(faults, worker)| faults.try_inject(worker, generates));
-        let Some(mut injected) = injected else {
+        let Some(mut injected) = self.service.inject(self.endpoint.is_some()) else {
             return Ok(());
         };
         match injected.fault.kind {
@@ -393,8 +391,9 @@ fn may_have_stamps(shared: &Shared, client: &Exchange) -> bool {
 
 /// Waits for a fault: for its time, or until it is removed.
 async fn hold(fault: &mut Injected, client: &mut Exchange) -> Result<(), Failure> {
+    let time = fault.fault.ms.map(|ms| Duration::from_millis(ms.into()));
     tokio::select! {
-        () = sleep(fault.fault.time()) => Ok(()),
+        () = sleep(time) => Ok(()),
         () = fault.removed() => Ok(()),
         () = client.gone() => Err(Failure::ClientGone),
     }

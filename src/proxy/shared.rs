@@ -16,7 +16,7 @@ use crate::client::listener::{Phase, Tls};
 use crate::clock::{Clock, Stamp};
 use crate::config::proxy::Config;
 use crate::engine::Engine;
-use crate::fault::Faults;
+use crate::fault::{Faults, Injected};
 use crate::offset::OffsetTable;
 use crate::request::{Roles, Row, ServerRole, UpstreamKind};
 use crate::secret::Secret;
@@ -185,14 +185,9 @@ impl Service {
         self.stopped.is_cancelled() || *self.phase.borrow() > Phase::Serving
     }
 
-    /// Returns the faults that can be injected here, and the worker's name.
-    pub fn faults(&self) -> Option<(&Faults, &str)> {
-        Some((self.shared.faults.as_ref()?, self.role.worker()?))
-    }
-
-    /// Returns the certificate, if clients speak TLS.
-    pub fn tls(&self) -> Option<&Tls> {
-        let tls = self.shared.tls.as_ref();
-        tls.filter(|_| self.role == Role::Front)
+    /// Injects the fault of its worker, if there is one, into a request or, if none was read, a connection.
+    pub fn inject(&self, generates: bool) -> Option<Injected> {
+        let faults = self.shared.faults.as_ref()?;
+        faults.try_inject(self.role.worker()?, generates)
     }
 }
