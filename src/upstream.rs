@@ -1,6 +1,5 @@
 //! The upstreams of a listener: which gets the next request, which are out, and how Pingora connects to them.
 
-use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -94,7 +93,7 @@ pub struct Upstreams {
 
 /// The root certificates for upstreams. Pingora would read them itself, once at the start, and panic if it cannot. Given with each
 /// connection, we check them, and a reload can change them.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Trust {
     /// As Pingora's options have them.
     roots: Arc<CaType>,
@@ -187,8 +186,24 @@ impl Upstreams {
     pub fn choose(&self, tried: &[usize], prompt: &[u64]) -> Option<Chosen> {
         // Choosing and counting are one step, or two requests at once would both see the same shortest queue.
         let mut choosing = self.choosing.lock();
-        let mut candidates = self.candidates(tried, prompt);
         let is_by_prompt = self.needs_prompt();
+        let candidate = |(index, upstream): (usize, &Arc<Upstream>)| {
+            let prefixes = is_by_prompt.then(|| upstream.prefixes.lock());
+            let shared = prefixes.as_ref().map_or(0, |known| known.shared(prompt));
+            Candidate {
+                index,
+                is_out: upstream.counts.is_out.load(Relaxed),
+                in_flight: upstream.counts.in_flight.load(Relaxed),
+                shared,
+                cached: prefixes.map_or(0, |known| known.len()),
+            }
+        };
+        let left = self.all.iter().enumerate();
+        let left = left.filter(|(index, _)| !tried.contains(index));
+        let mut candidates: Vec<Candidate> = left.map(candidate).collect();
+        if candidates.iter().any(|candidate| !candidate.is_out) {
+            candidates.retain(|candidate| !candidate.is_out);
+        }
         let by = is_by_prompt.then(|| self.rules.narrow(&mut candidates, prompt.len()));
         let index = choosing.chooser.choose(&candidates)?;
         let upstream = self.all.get(index)?.clone();
@@ -210,28 +225,6 @@ impl Upstreams {
             upstream,
             left,
         })
-    }
-
-    fn candidates(&self, tried: &[usize], prompt: &[u64]) -> Vec<Candidate> {
-        let is_by_prompt = self.needs_prompt();
-        let candidate = |(index, upstream): (usize, &Arc<Upstream>)| {
-            let prefixes = is_by_prompt.then(|| upstream.prefixes.lock());
-            let shared = prefixes.as_ref().map_or(0, |known| known.shared(prompt));
-            Candidate {
-                index,
-                is_out: upstream.counts.is_out.load(Relaxed),
-                in_flight: upstream.counts.in_flight.load(Relaxed),
-                shared,
-                cached: prefixes.map_or(0, |known| known.len()),
-            }
-        };
-        let left = self.all.iter().enumerate();
-        let left = left.filter(|(index, _)| !tried.contains(index));
-        let mut candidates: Vec<Candidate> = left.map(candidate).collect();
-        if candidates.iter().any(|candidate| !candidate.is_out) {
-            candidates.retain(|candidate| !candidate.is_out);
-        }
-        candidates
     }
 
     /// A request could not be connected to `chosen`. Moves it on to the next address and returns `true`; without one, the upstream
@@ -325,12 +318,6 @@ impl Trust {
             roots: roots.certificates().iter().filter_map(parsed).collect(),
             key: hasher.finish(),
         }
-    }
-}
-
-impl fmt::Debug for Trust {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Trust({} roots)", self.roots.len())
     }
 }
 
