@@ -117,7 +117,8 @@ pub struct Chosen {
     pub by: Option<ChosenBy>,
     /// How Pingora connects to it, with our limits.
     pub peer: Arc<HttpPeer>,
-    upstream: Arc<Upstream>,
+    /// What is known of it.
+    pub upstream: Arc<Upstream>,
     /// The address that it is connected to at.
     at: SocketAddr,
     /// Its other addresses, which are tried next.
@@ -273,11 +274,6 @@ impl Chosen {
     /// The request has a new connection to it.
     pub fn connected(&self) {
         self.upstream.restore("a request has connected");
-    }
-
-    /// The upstream's address.
-    pub fn address(&self) -> &Address {
-        &self.upstream.address
     }
 }
 

@@ -125,12 +125,17 @@ impl Refusal {
                 "this proxy has as many connections as it takes; try again later",
             ),
         };
-        let message = message.into();
-        ErrorResponse { status, message }
+        ErrorResponse::new(status, message)
     }
 }
 
 impl ErrorResponse {
+    /// Creates the response of a status.
+    pub fn new(status: u16, message: impl Into<Cow<'static, str>>) -> ErrorResponse {
+        let message = message.into();
+        ErrorResponse { status, message }
+    }
+
     /// Returns the head and the JSON body, with OpenAI's `type`.
     ///
     /// # Errors

@@ -1,7 +1,5 @@
 //! Why a request failed: the response to its client and what its record says, in one table; and what the log says.
 
-use std::borrow::Cow;
-
 use pingora::{Error, ErrorType};
 
 use crate::client::limits::{ErrorResponse, Refusal};
@@ -52,13 +50,14 @@ impl Failure {
                 if let Some(context) = error.context.as_ref().filter(|_| what == NO_TLS) {
                     text += &format!(": {}", context.as_str());
                 }
-                let response = response(status, format!("upstream: {what}"));
-                (response, (outcome, text))
+                let response = ErrorResponse::new(status, format!("upstream: {what}"));
+                (Some(response), (outcome, text))
             }
             Failure::Injected => (None, (ProxyError, "an injected fault".to_owned())),
             Failure::Internal(reason) => {
                 let text = format!("the proxy failed: {reason}");
-                (response(500, "the proxy failed"), (ProxyError, text))
+                let response = ErrorResponse::new(500, "the proxy failed");
+                (Some(response), (ProxyError, text))
             }
         };
         (response, End::Failed(outcome, reason))
@@ -73,11 +72,6 @@ const INVALID: [&str; 4] = [
     "InvalidChunk",
     "InvalidTrailerEnd",
 ];
-
-fn response(status: u16, message: impl Into<Cow<'static, str>>) -> Option<ErrorResponse> {
-    let message = message.into();
-    Some(ErrorResponse { status, message })
-}
 
 /// Returns status, outcome and text for an error of connecting or of a connection.
 pub fn of_connection(error: &Error) -> (u16, Outcome, &'static str) {

@@ -68,7 +68,7 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     let Err(failure) = request.forward(&mut client).await else {
         request.context.end(End::Complete);
         drop(request);
-        return client.finish().await;
+        return client.session.finish().await.ok().flatten();
     };
     let (response, end) = failure.response_and_end(&request.context.upstream);
     if request.endpoint.is_none()
@@ -109,7 +109,9 @@ pub fn refuse(service: &Service, mut client: Exchange) {
     let mut request = Request::new(service, &client);
     let failure = Failure::Refused(Refusal::TooManyConnections);
     request.context.end(failure.response_and_end("").1);
-    client.refuse();
+    client
+        .session
+        .shutdown_with_reason(h2::Reason::REFUSED_STREAM);
 }
 
 impl<'a> Request<'a> {
@@ -168,7 +170,10 @@ impl<'a> Request<'a> {
 
     /// Holds the head, and the length that it announces, to the limits and to what can be passed on safely.
     fn check(&self, client: &Exchange) -> Result<(), Failure> {
-        if client.head_bytes() as u64 > self.limits.request_head_max_bytes.get() {
+        // That of HTTP/2 was held to it before.
+        let http1 = client.session.as_http1();
+        let head_bytes = http1.map_or(0, |http1| http1.get_headers_raw_bytes().len());
+        if head_bytes as u64 > self.limits.request_head_max_bytes.get() {
             return Err(Failure::Refused(Refusal::HeadTooLarge));
         }
         let length = client.head().headers.get(CONTENT_LENGTH);
@@ -200,7 +205,7 @@ impl<'a> Request<'a> {
             if let Some(by) = chosen.by {
                 self.shared.metrics.chosen.with(&[by.name()]).inc();
             }
-            self.context.set_upstream(chosen.address());
+            self.context.set_upstream(&chosen.upstream.address);
             let connected = tokio::select! {
                 biased;
                 connected = self.connect(&upstreams, &mut chosen) => connected,

@@ -25,7 +25,8 @@ pub type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 /// One upstream. Entries of the same address share it, in one list and in the lists before and after a reload.
 #[derive(Debug)]
 pub struct Upstream {
-    pub(super) address: Address,
+    /// Host and port as configured, and whether it speaks TLS.
+    pub address: Address,
     resolver: Resolver,
     /// The addresses of its name, at least one. The first is in use; one that fails becomes the last.
     addresses: Mutex<Vec<SocketAddr>>,

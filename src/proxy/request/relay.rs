@@ -371,9 +371,11 @@ impl Request<'_> {
         };
         while !self.response.is_read && self.fault.is_none() {
             let ahead = &self.response.read_ahead;
-            if ahead.len() >= MAX_READ_AHEAD
-                || ahead.iter().map(Part::body_len).sum::<usize>() >= MAX_READ_AHEAD_BYTES
-            {
+            let bytes = ahead.iter().map(|part| match part {
+                Part::Head(..) => 0,
+                Part::Body(piece, _) => piece.len(),
+            });
+            if ahead.len() >= MAX_READ_AHEAD || bytes.sum::<usize>() >= MAX_READ_AHEAD_BYTES {
                 self.context.timing.pause_reading(clock.now());
                 break;
             }
