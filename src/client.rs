@@ -6,6 +6,5 @@ pub mod http1;
 pub mod http2;
 pub mod limits;
 pub mod listener;
-pub mod shortage;
 pub mod socket;
 pub mod takeover;

@@ -1,11 +1,15 @@
-//! Listening sockets, bound or taken over, with the certificate of the front's, and the phases of the proxy that accepts.
+//! Listening sockets, bound or taken over, with the certificate of the front's; the phases of the proxy that accepts, and what it says
+//! when it has no files left for connections.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::rustls::ServerConfig;
@@ -14,6 +18,9 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 
 use crate::trust;
+
+#[cfg(test)]
+mod tests;
 
 /// A listening socket and its key.
 #[derive(Clone, Debug)]
@@ -48,7 +55,8 @@ pub enum Phase {
 
 /// The most connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
-
+/// The pause after an accept that failed for a limit.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The protocols of ALPN, the preferred first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
@@ -89,6 +97,33 @@ impl ListenSocket {
             Some((stream, peer.as_socket()?))
         })
     }
+}
+
+/// Logs that an accept failed, and waits if the next one would fail too. `listener` is a prefix.
+pub async fn accept_failed(listener: &str, error: &io::Error) {
+    let hint = hint(error);
+    log::warn!("{listener}cannot accept a connection: {error}{hint}");
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    // Those are of one connection. Others are mostly of file descriptors: connections that end free some.
+    if !matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionReset | Interrupted
+    ) {
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+}
+
+/// Returns a hint against a system error, to be appended to its text; empty if there is none.
+pub fn hint(error: &io::Error) -> String {
+    if error.raw_os_error() != Some(Errno::EMFILE as i32) {
+        return String::new();
+    }
+    let limit = getrlimit(Resource::RLIMIT_NOFILE);
+    let limit = limit.map_or_else(|_| "no more".into(), |(soft, _)| soft.to_string());
+    format!(
+        "; this process may have {limit} files open, and a request takes two: raise the limit (ulimit -n, \
+         LimitNOFILE= of systemd, --ulimit nofile= of docker), or lower max_connections"
+    )
 }
 
 /// Reads the PEM files `tls_cert`, the server's certificate with those up to its root, and `tls_key`, the private key of the first.

@@ -15,8 +15,7 @@ use crate::client::exchange::Exchange;
 use crate::client::http1::{self, Head};
 use crate::client::http2;
 use crate::client::limits::{Limits, Refusal};
-use crate::client::listener::{ListenSocket, Phase, Tls};
-use crate::client::shortage;
+use crate::client::listener::{ListenSocket, Phase, Tls, accept_failed};
 use crate::client::socket::Socket;
 
 use super::request;
@@ -46,7 +45,7 @@ pub async fn accept(service: Arc<Service>, socket: ListenSocket) {
         };
         match accepted {
             Ok(accepted) => drop(connections.spawn(served(accepted))),
-            Err(error) => shortage::accept_failed("", &error).await,
+            Err(error) => accept_failed("", &error).await,
         }
     }
     for accepted in socket.backlog() {

@@ -1,12 +1,20 @@
 //! Why a request failed: the response to its client and what its record says, in one table; and what the log says.
 
+use std::error::Error as Cause;
+use std::io;
+use std::iter::successors;
+
 use pingora::{Error, ErrorType};
 
 use crate::client::limits::{ErrorResponse, Refusal};
+use crate::client::listener::hint;
 use crate::request::End;
 use crate::request::Outcome::{
     self, ClientError, ProxyError, Rejected, ServerError, Timeout, UpstreamDied,
 };
+
+#[cfg(test)]
+mod tests;
 
 /// Why a request did not come to its end.
 #[derive(Debug)]
@@ -26,6 +34,24 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Returns the failure to connect to `upstream` if it is this machine's (no socket, no port, no permission), and logs it. It says
+    /// nothing about the upstream. Pingora calls some of them internal.
+    pub fn of_shortage(error: &Error, upstream: &str) -> Option<Failure> {
+        use ErrorType::{BindError, InternalError, SocketError};
+        if !matches!(error.etype(), SocketError | BindError | InternalError) {
+            return None;
+        }
+        let root: &(dyn Cause + 'static) = error.root_cause();
+        let mut causes = successors(Some(root), |cause| (**cause).source());
+        let system = causes.find_map(|cause| cause.downcast_ref::<io::Error>());
+        let why = system.map_or("no socket".to_owned(), io::Error::to_string);
+        let hint = system.map(hint).unwrap_or_default();
+        log::warn!("cannot open a connection to {upstream}: {why}{hint}");
+        Some(Failure::Internal(format!(
+            "no connection can be opened: {why}"
+        )))
+    }
+
     /// Returns the response to a client that has received none yet, and how the exchange with `upstream` ended. `None` if the
     /// client is gone or is to see a broken connection. The response names no hosts.
     pub fn response_and_end(&self, upstream: &str) -> (Option<ErrorResponse>, End) {

@@ -15,7 +15,6 @@ use tokio::sync::SemaphorePermit;
 
 use crate::client::exchange::Exchange;
 use crate::client::limits::{ErrorResponse, Limits, Refusal};
-use crate::client::shortage;
 use crate::clock::Stamp;
 use crate::config::proxy::StampsPolicy;
 use crate::fault::{Injected, Kind};
@@ -276,12 +275,8 @@ impl<'a> Request<'a> {
                 }
                 Err(error) => error.into_up(),
             };
-            // That our own sockets or ports have run out says nothing about the upstream.
-            if let Some((why, hint)) = shortage::of_connect(&error) {
-                let upstream = &self.context.upstream;
-                log::warn!("cannot open a connection to {upstream}: {why}{hint}");
-                let why = format!("no connection can be opened: {why}");
-                return Err(Failure::Internal(why));
+            if let Some(shortage) = Failure::of_shortage(&error, &self.context.upstream) {
+                return Err(shortage);
             }
             if !upstreams.connect_failed(chosen) {
                 let (_, outcome, _) = failure::of_connection(&error);

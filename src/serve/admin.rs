@@ -25,8 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::client::listener::Phase;
-use crate::client::shortage;
+use crate::client::listener::{Phase, accept_failed};
 use crate::clock::NANOS;
 use crate::fault::{Fault, Faults};
 use crate::secret::Secret;
@@ -69,7 +68,7 @@ pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Arc<Listeners>)
                 }
                 connections.push_back(tasks.spawn(serve_connection(stream, listeners.clone())));
             }
-            Err(error) => shortage::accept_failed("admin: ", &error).await,
+            Err(error) => accept_failed("admin: ", &error).await,
         }
     }
     // The successor accepts now. Open connections may send one more request each.

@@ -11,8 +11,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::client::listener::{ListenSocket, Phase};
-use crate::client::shortage;
+use crate::client::listener::{self, ListenSocket, Phase};
 use crate::client::takeover::{self, Inherited, Successor};
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::config::check::Credentials;
@@ -235,7 +234,7 @@ impl Proxy {
         let arguments = std::env::args_os().skip(1);
         let started = Successor::start(program, arguments, &self.sockets(), hop_secret);
         started.map_err(|error| {
-            let hint = shortage::hint(&error);
+            let hint = listener::hint(&error);
             format!("cannot start {}: {error}{hint}", program.display())
         })
     }
