@@ -1,10 +1,12 @@
 //! The upstreams of a listener: which gets the next request, which are out, and how Pingora connects to them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pingora::protocols::tls::CaType;
@@ -13,18 +15,19 @@ use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::utils::tls::WrappedX509;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use tokio::net::TcpSocket;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::client::socket::limit_unsent;
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
 use crate::telemetry::prometheus::{ChosenBy, Metrics};
+use crate::telemetry::upstreams::UpstreamFigures;
 use crate::trust::Roots;
 
 pub mod address;
-mod health;
 pub mod idle;
 pub mod policy;
 
@@ -32,7 +35,6 @@ pub mod policy;
 mod tests;
 
 pub use address::Address;
-pub use health::{Resolver, Upstream, system_resolver};
 pub use policy::Policy;
 
 use policy::{Candidate, Chooser, Prefixes};
@@ -106,6 +108,28 @@ struct Choosing {
     chooser: Chooser,
     /// How each upstream was last connected to.
     peers: Vec<Option<Arc<HttpPeer>>>,
+}
+
+/// Looks up host and port; may block.
+pub type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
+/// One upstream. Entries of the same address share it, in one list and in the lists before and after a reload.
+///
+/// An address is used until it cannot be connected to, then the next: what is known of an upstream (its clock, its queue) is then known
+/// of one server. If none can be connected to, the upstream is out, and probed until one can. A probe is a connect of our own, for which
+/// no client waits. An upstream that accepts a probe may still fail requests (by its TLS).
+#[derive(Debug)]
+pub struct Upstream {
+    /// Host and port as configured, and whether it speaks TLS.
+    pub address: Address,
+    resolver: Resolver,
+    /// The addresses of its name, at least one. The first is in use; one that fails becomes the last.
+    addresses: Mutex<Vec<SocketAddr>>,
+    counts: Arc<UpstreamFigures>,
+    /// Whether a task probes it.
+    is_probed: AtomicBool,
+    /// Which prompts it got by [`Policy::CacheAware`](Policy::CacheAware).
+    prefixes: Mutex<Prefixes>,
 }
 
 /// The upstream of a request. The request is in flight there until this is dropped.
@@ -270,6 +294,116 @@ impl Upstreams {
     }
 }
 
+impl Upstream {
+    /// Looks `address` up. Blocks.
+    ///
+    /// # Errors
+    /// There is none, and why.
+    fn resolve(address: &Address, resolver: Resolver) -> Result<Upstream, String> {
+        let name = address.name();
+        let found = resolver(&address.host, address.port);
+        let found = found.map_err(|error| format!("{name}: {error}"))?;
+        let Some(first) = found.first() else {
+            return Err(format!("{name}: no address found"));
+        };
+        let same_family = found.iter().filter(|at| at.is_ipv4() == first.is_ipv4());
+        let count = same_family.count();
+        if count > 1 {
+            log::warn!(
+                "upstream {name} has {count} addresses: requests go to one at a time, now {first}; to share them out over all, \
+                 give each as an upstream of its own"
+            );
+        }
+        Ok(Upstream {
+            address: address.clone(),
+            resolver,
+            addresses: Mutex::new(found),
+            counts: Arc::new(UpstreamFigures {
+                name,
+                ..UpstreamFigures::default()
+            }),
+            is_probed: AtomicBool::default(),
+            prefixes: Mutex::default(),
+        })
+    }
+
+    /// `host:port` as configured.
+    pub fn name(&self) -> &str {
+        &self.counts.name
+    }
+
+    /// Returns its addresses, in the order in which they are to be tried.
+    fn in_order(&self) -> Vec<SocketAddr> {
+        self.addresses.lock().clone()
+    }
+
+    /// Moves `at`, which could not be connected to, to the end.
+    fn failed_at(&self, at: SocketAddr) {
+        let mut all = self.addresses.lock();
+        all.sort_by_key(|known| *known == at);
+    }
+
+    /// Whether one of its addresses takes a connection, each within the limit.
+    pub async fn can_connect(&self, limit: Duration) -> bool {
+        for at in self.in_order() {
+            let connecting = tokio::time::timeout(limit, TcpStream::connect(at));
+            if let Ok(Ok(_)) = connecting.await {
+                return true;
+            }
+            self.failed_at(at);
+        }
+        false
+    }
+
+    /// Looks the name up again. If none is found, or a known address took a connection meanwhile, nothing changes. Blocks.
+    fn look_up_again(&self) {
+        let (host, port) = (&self.address.host, self.address.port);
+        let found = (self.resolver)(host, port).unwrap_or_default();
+        let mut all = self.addresses.lock();
+        if !found.is_empty() && self.counts.is_out.load(Relaxed) {
+            *all = found;
+        }
+    }
+
+    /// A request could not connect: marks the upstream as out and has it probed, each time after a pause, until that or a request
+    /// connects, or it is used no more. One task probes it, whatever fails meanwhile.
+    fn mark_out(self: &Arc<Self>, pause: Duration, limit: Duration) -> Option<JoinHandle<()>> {
+        if !self.counts.is_out.swap(true, Relaxed) {
+            log::warn!("upstream {}: cannot be connected to, left out", self.name());
+        }
+        if self.is_probed.swap(true, Relaxed) {
+            return None;
+        }
+        let weak = Arc::downgrade(self);
+        Some(tokio::spawn(async move {
+            let mut look_up: Option<JoinHandle<()>> = None;
+            loop {
+                // Its addresses may have changed. A slow resolver delays no probe.
+                if look_up.as_ref().is_none_or(JoinHandle::is_finished) {
+                    let weak = weak.clone();
+                    let again = move || weak.upgrade().iter().for_each(|of| of.look_up_again());
+                    look_up = Some(tokio::task::spawn_blocking(again));
+                }
+                tokio::time::sleep(pause).await;
+                let Some(upstream) = weak.upgrade() else {
+                    return;
+                };
+                if !upstream.counts.is_out.load(Relaxed) || upstream.can_connect(limit).await {
+                    upstream.is_probed.store(false, Relaxed);
+                    return upstream.restore("a probe connected");
+                }
+            }
+        }))
+    }
+
+    /// It was connected to: ends that it is out.
+    fn restore(&self, why: &str) {
+        if self.counts.is_out.swap(false, Relaxed) {
+            log::info!("upstream {}: is back: {why}", self.name());
+        }
+    }
+}
+
 impl Chosen {
     /// The request has a new connection to it.
     pub fn connected(&self) {
@@ -322,4 +456,9 @@ fn parsed(certificate: &CertificateDer<'_>) -> Option<WrappedX509> {
         X509Certificate::from_der(raw).map(|(_, parsed)| parsed)
     });
     parsed.ok()
+}
+
+/// The system's resolver.
+pub fn system_resolver(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    (host, port).to_socket_addrs().map(Iterator::collect)
 }
