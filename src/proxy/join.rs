@@ -18,7 +18,7 @@ use crate::clock::{NANOS, Stamp};
 use crate::request::{Attempt, ParentSpan, Row, ServerRole, SpanId};
 use crate::telemetry::prometheus::Metrics;
 
-use self::attempts::{Request, has_reported, put_prefill};
+use self::attempts::{Request, put_prefill};
 
 pub use self::attempts::{RequestAttempts, SharedAttempt};
 
@@ -244,7 +244,7 @@ impl Joins {
         mut rows: Vec<Row>,
         now: Stamp,
     ) -> Option<Vec<Row>> {
-        if !has_reported(&leg.lock()) {
+        if leg.lock().ended.is_none() {
             let mut table = self.table.lock();
             return table.wait(self, (now, rows), leg, false);
         }
@@ -280,7 +280,7 @@ impl Joins {
         }
         let is_due = |one: &WaitingRows| {
             let has_waited = now.nanos_since(one.since) > MAX_WAIT;
-            has_waited || (!one.is_own && has_reported(&one.attempt.lock()))
+            has_waited || (!one.is_own && one.attempt.lock().ended.is_some())
         };
         let waiting = std::mem::take(&mut table.waiting).into_iter();
         let (due, waiting): (VecDeque<_>, _) = waiting.partition(is_due);

@@ -132,11 +132,6 @@ fn failed(legs: &[&Attempt]) -> Option<FailedAttempt> {
         .map(|leg| leg.failed())
 }
 
-/// Whether what the row of the other leg has of this one is known.
-pub(super) fn has_reported(leg: &Attempt) -> bool {
-    leg.ended.is_some() || !leg.prefill.is_empty()
-}
-
 /// Puts the prefill leg of a request into the request's rows.
 pub(super) fn put_prefill(leg: &Attempt, rows: &mut [Row]) {
     for row in rows.iter_mut() {
