@@ -196,7 +196,7 @@ impl Proxy {
             is_unchanged("admin_token") && credentials.admin_token != self.shared.admin_token;
         let hop_secret = credentials.hop_secret.as_ref();
         let is_new_secret = is_unchanged("hop_secret")
-            && hop_secret.is_some_and(|secret| secret != self.shared.hop_key.secret());
+            && hop_secret.is_some_and(|secret| *secret != self.shared.hop_key.secret);
         fixed.extend(is_new_token.then_some("admin_token_file"));
         fixed.extend(is_new_secret.then_some("hop_secret_file"));
         if !fixed.is_empty() {
@@ -230,7 +230,7 @@ impl Proxy {
     pub fn start_successor(&self, program: &Path) -> Result<Successor, String> {
         let config = self.shared.config.load();
         let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
-        let hop_secret = (!is_configured).then(|| self.shared.hop_key.secret().clone());
+        let hop_secret = (!is_configured).then(|| self.shared.hop_key.secret.clone());
         let arguments = std::env::args_os().skip(1);
         let started = Successor::start(program, arguments, &self.sockets(), hop_secret);
         started.map_err(|error| {
