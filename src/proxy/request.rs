@@ -71,9 +71,10 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     };
     let (response, end) = failure.response_and_end(&request.context.upstream);
     if request.endpoint.is_none()
+        && service.role == Role::Front
         && let End::Failed(outcome, reason) = &end
     {
-        // It has no row, which would be logged.
+        // It has no row, which would be logged. Of those at a hop most are a router's checks of a server's health.
         let (path, id) = (client.head().uri.path(), request.id.as_deref());
         let trace = request.context.trace.map(|trace| trace.id_text());
         failure::log(path, *outcome, reason, id.unwrap_or(""), trace.as_deref());
