@@ -397,17 +397,10 @@ impl Upstream {
     }
 
     /// It was connected to: ends that it is out.
-    fn restore(&self, why: &str) {
+    pub fn restore(&self, why: &str) {
         if self.counts.is_out.swap(false, Relaxed) {
             log::info!("upstream {}: is back: {why}", self.name());
         }
-    }
-}
-
-impl Chosen {
-    /// The request has a new connection to it.
-    pub fn connected(&self) {
-        self.upstream.restore("a request has connected");
     }
 }
 

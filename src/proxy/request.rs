@@ -271,7 +271,7 @@ impl<'a> Request<'a> {
             let connecting = Box::pin(connector.get_http_session(&*chosen.peer)).await;
             let error = match connecting {
                 Ok((session, _)) => {
-                    chosen.connected();
+                    chosen.upstream.restore("a request has connected");
                     return Ok((session, false));
                 }
                 Err(error) => error.into_up(),

@@ -76,7 +76,7 @@ pub struct Chooser {
 /// The beginnings of prompts that an upstream got, an estimate of what its prefix cache holds: hashes of the blocks of recent prompts.
 /// A block is in it only with all blocks before it in its prompt.
 #[derive(Debug, Default)]
-pub struct Prefixes {
+pub(super) struct Prefixes {
     recent: HashSet<u64>,
     /// The blocks that were recent before. Those that are used again become recent again, the rest is dropped as a whole.
     old: HashSet<u64>,

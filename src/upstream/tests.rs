@@ -149,7 +149,7 @@ async fn a_request_tries_each_address_of_a_name() {
     assert_eq!(*one.peer.address().as_inet().unwrap(), V6);
     assert!(set.connect_failed(&mut one));
     assert_eq!(*one.peer.address().as_inet().unwrap(), V4);
-    one.connected();
+    one.upstream.restore("connected");
     assert!(!set.all[0].counts.is_out.load(Relaxed));
     // The next request begins with the address that worked.
     let mut two = set.choose(&[], &[]).unwrap();
@@ -162,7 +162,7 @@ async fn a_request_tries_each_address_of_a_name() {
     let first = three.at;
     assert!(set.connect_failed(&mut three));
     assert_ne!(three.at, first);
-    three.connected();
+    three.upstream.restore("connected");
     assert!(!set.all[0].counts.is_out.load(Relaxed));
     assert_eq!(set.choose(&[], &[]).unwrap().at, three.at);
 }
