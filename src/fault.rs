@@ -1,16 +1,20 @@
-//! Faults that a hop injects on demand, so that an experiment knows what went wrong, where and when. What a fault does is decided
-//! here, purely; [`registry`] holds the faults that are set.
+//! Faults that a hop injects on demand, so that an experiment knows what went wrong, where and when: which there are, which are set,
+//! and what one does to a response's bytes.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 
 use crate::request::names::names;
+use crate::telemetry::prometheus::Metrics;
 use crate::units;
 
-pub mod registry;
+#[cfg(test)]
+mod tests;
 
 /// A fault as it is set, also in JSON. Parsing checks which fields a kind takes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,12 +62,37 @@ names! {
     }
 }
 
-impl Fault {
-    /// Returns [`Fault::ms`].
-    pub fn time(&self) -> Option<Duration> {
-        self.ms.map(|ms| Duration::from_millis(ms.into()))
-    }
+/// The faults of all workers.
+#[derive(Debug)]
+pub struct Faults {
+    /// The fault of each worker, if it has one.
+    workers: Mutex<BTreeMap<String, Option<ActiveFault>>>,
+    metrics: Metrics,
+}
 
+/// A fault that is set, with its counts.
+#[derive(Debug, Serialize)]
+struct ActiveFault {
+    fault: Fault,
+    injected: u64,
+    /// Dropped with the fault, which its receivers see: one for each request that it is being injected into.
+    #[serde(rename = "under_way", serialize_with = "receiver_count")]
+    removal: watch::Sender<()>,
+}
+
+/// A fault injected into a request.
+#[derive(Debug)]
+pub struct Injected {
+    /// The fault.
+    pub fault: Fault,
+    /// Whether the response's body was cut.
+    pub is_cut: bool,
+    /// Bytes of the response's body that passed so far.
+    bytes: u64,
+    removal: watch::Receiver<()>,
+}
+
+impl Fault {
     /// Parses a fault from JSON.
     ///
     /// # Errors
@@ -138,61 +167,87 @@ fn invalid(field: &str, value: &Value) -> String {
     format!("{field} = {value}: must be {expected}")
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Serializes the number of requests that the fault stalls, slows or is to cut.
+fn receiver_count<S: Serializer>(removal: &watch::Sender<()>, to: S) -> Result<S::Ok, S::Error> {
+    removal.receiver_count().serialize(to)
+}
 
-    fn parse(json: &str) -> Result<Fault, String> {
-        Fault::parse(json.as_bytes())
-    }
-
-    /// JSON, and pieces of its error.
-    const INVALID: &str = r#" | EOF | as in {"kind"
-[1] | expected | as in {"kind"
-{"kind":"reset"} 1 | trailing
-{} | kind = null: must be one of refuse
-{"kind":"stall","ms":"1s","ms":2} | duplicate field `ms`
-{"kind":"crash"} | kind = "crash": must be one of refuse, reset, stall, slow, cut
-{"kind":"stall","ms":-1} | ms = -1: must be a whole number, or a text such as "250ms", from 0 to 4294967295
-{"kind":"stall","ms":5000000000} | ms = 5000000000: must be
-{"kind":"stall","ms":"1"} | ms = "1": must be
-{"kind":"stall","ms":"0.5us"} | ms = "0.5us": must be
-{"kind":"stall","ms":"1KiB"} | ms = "1KiB": must be
-{"kind":"slow"} | slow | takes ms
-{"kind":"slow","ms":1,"after_bytes":2} | slow | takes ms
-{"kind":"cut"} | cut | takes after_bytes
-{"kind":"cut","after_bytes":1,"ms":2} | cut | takes after_bytes
-{"kind":"cut","after_bytes":-2} | after_bytes = -2: must be a whole number, or a text such as "64KiB", 0 or more
-{"kind":"reset","ms":1} | reset | no field of its own
-{"kind":"stall","after_bytes":1} | stall | takes ms
-{"kind":"reset","speed":1} | `speed` | `count`
-{"kind":"reset","count":0} | count = 0: must be a whole number, 1 or more"#;
-
-    #[test]
-    fn an_error_names_the_field_and_what_is_valid() {
-        for line in INVALID.lines() {
-            let mut pieces = line.split(" | ");
-            let json = pieces.next().unwrap();
-            let error = parse(json).unwrap_err();
-            for piece in pieces {
-                assert!(error.contains(piece), "{json}: {error}");
-            }
+impl Faults {
+    /// Creates the registry, with no fault set.
+    pub fn new(metrics: Metrics) -> Faults {
+        Faults {
+            workers: Mutex::default(),
+            metrics,
         }
     }
 
-    #[test]
-    fn a_number_may_be_a_text_with_its_unit() {
-        for (with_units, plain) in [
-            (r#""stall","ms":"2min""#, r#""stall","ms":120000"#),
-            (
-                r#""cut","after_bytes":"1.5KB""#,
-                r#""cut","after_bytes":1500"#,
-            ),
-        ] {
-            let read = |rest| parse(&format!("{{\"kind\":{rest}}}"));
-            let [read, same] = [with_units, plain].map(read);
-            assert_eq!(read, same, "{with_units}");
-            assert!(read.is_ok(), "{read:?}");
+    /// Sets the names of the workers. The fault of any other is removed, as requests on its connections may go on.
+    pub fn set_workers(&self, names: &[&str]) {
+        let mut workers = self.workers.lock();
+        let mut before = std::mem::take(&mut *workers);
+        let kept = |name: &&str| ((*name).to_owned(), before.remove(*name).flatten());
+        *workers = names.iter().map(kept).collect();
+    }
+
+    /// Returns the names of all workers.
+    pub fn names(&self) -> Vec<String> {
+        self.workers.lock().keys().cloned().collect()
+    }
+
+    /// Returns the faults that are set, as JSON.
+    pub fn to_json(&self) -> Value {
+        json!({ "workers": &*self.workers.lock() })
+    }
+
+    /// Sets or removes the fault of a worker; requests that a previous fault stalls go on. Returns whether there was one.
+    pub fn set(&self, worker: &str, fault: Option<Fault>) -> bool {
+        let active = fault.map(|fault| ActiveFault {
+            fault,
+            injected: 0,
+            removal: watch::channel(()).0,
+        });
+        let mut workers = self.workers.lock();
+        let current = workers.get_mut(worker);
+        current.is_some_and(|current| std::mem::replace(current, active).is_some())
+    }
+
+    /// Injects the worker's fault into a request or, if none was read, a connection. Only [`Kind::Refuse`] takes those that do not
+    /// generate: a router's health checks are spared.
+    pub fn try_inject(&self, worker: &str, generates: bool) -> Option<Injected> {
+        let mut workers = self.workers.lock();
+        let active = workers.get_mut(worker)?.as_mut();
+        let active = active.filter(|one| generates || one.fault.kind == Kind::Refuse)?;
+        if active.injected >= active.fault.count.map_or(u64::MAX, NonZeroU64::get) {
+            return None;
         }
+        active.injected += 1;
+        let kind = active.fault.kind.name();
+        self.metrics.faults_injected.with(&[kind, worker]).inc();
+        Some(Injected {
+            fault: active.fault.clone(),
+            is_cut: false,
+            bytes: 0,
+            removal: active.removal.subscribe(),
+        })
+    }
+}
+
+impl Injected {
+    /// Waits until the fault is removed or replaced.
+    pub async fn removed(&mut self) {
+        while self.removal.changed().await.is_ok() {}
+    }
+
+    /// Counts a piece of the response's body, and shortens it to the cut, if the body is cut there.
+    pub fn cut(&mut self, piece: &mut Vec<u8>) {
+        if piece.is_empty() {
+            return;
+        }
+        if let Some(after) = self.fault.after_bytes {
+            let left = after.saturating_sub(self.bytes);
+            self.is_cut = left <= piece.len() as u64;
+            piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+        }
+        self.bytes += piece.len() as u64;
     }
 }

@@ -11,7 +11,5 @@ pub mod heads;
 pub mod hop_key;
 pub mod identity;
 pub mod join;
-pub mod legs;
 pub mod request;
-pub mod service;
 pub mod shared;

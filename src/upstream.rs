@@ -1,39 +1,43 @@
 //! The upstreams of a listener: which gets the next request, which are out, and how Pingora connects to them.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use pingora::protocols::tls::CaType;
+use pingora::tls::CertificateDer;
 use pingora::upstreams::peer::{HttpPeer, Peer};
+use pingora::utils::tls::WrappedX509;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use tokio::net::TcpSocket;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::client::socket::limit_unsent;
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
 use crate::telemetry::prometheus::{ChosenBy, Metrics};
+use crate::telemetry::upstreams::UpstreamFigures;
+use crate::trust::Roots;
 
 pub mod address;
-mod health;
 pub mod idle;
 pub mod policy;
-mod prefixes;
-pub mod trust;
 
 #[cfg(test)]
 mod tests;
 
 pub use address::Address;
-pub use health::{Resolver, Upstream, system_resolver};
 pub use policy::Policy;
-pub use trust::Trust;
 
-use policy::{Candidate, Chooser};
-use prefixes::Prefixes;
+use policy::{Candidate, Chooser, Prefixes};
 
 keys! {
 /// The settings of a listener's upstreams.
@@ -89,11 +93,43 @@ pub struct Upstreams {
     choosing: Mutex<Choosing>,
 }
 
+/// The root certificates for upstreams. Pingora would read them itself, once at the start, and panic if it cannot. Given with each
+/// connection, we check them, and a reload can change them.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    /// As Pingora's options have them.
+    roots: Arc<CaType>,
+    /// A hash of the roots: a connection that other roots verified is not used.
+    key: u64,
+}
+
 #[derive(Debug)]
 struct Choosing {
     chooser: Chooser,
     /// How each upstream was last connected to.
     peers: Vec<Option<Arc<HttpPeer>>>,
+}
+
+/// Looks up host and port; may block.
+pub type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
+/// One upstream. Entries of the same address share it, in one list and in the lists before and after a reload.
+///
+/// An address is used until it cannot be connected to, then the next: what is known of an upstream (its clock, its queue) is then known
+/// of one server. If none can be connected to, the upstream is out, and probed until one can. A probe is a connect of our own, for which
+/// no client waits. An upstream that accepts a probe may still fail requests (by its TLS).
+#[derive(Debug)]
+pub struct Upstream {
+    /// Host and port as configured, and whether it speaks TLS.
+    pub address: Address,
+    resolver: Resolver,
+    /// The addresses of its name, at least one. The first is in use; one that fails becomes the last.
+    addresses: Mutex<Vec<SocketAddr>>,
+    counts: Arc<UpstreamFigures>,
+    /// Whether a task probes it.
+    is_probed: AtomicBool,
+    /// Which prompts it got by [`Policy::CacheAware`](Policy::CacheAware).
+    prefixes: Mutex<Prefixes>,
 }
 
 /// The upstream of a request. The request is in flight there until this is dropped.
@@ -105,7 +141,8 @@ pub struct Chosen {
     pub by: Option<ChosenBy>,
     /// How Pingora connects to it, with our limits.
     pub peer: Arc<HttpPeer>,
-    upstream: Arc<Upstream>,
+    /// What is known of it.
+    pub upstream: Arc<Upstream>,
     /// The address that it is connected to at.
     at: SocketAddr,
     /// Its other addresses, which are tried next.
@@ -174,8 +211,24 @@ impl Upstreams {
     pub fn choose(&self, tried: &[usize], prompt: &[u64]) -> Option<Chosen> {
         // Choosing and counting are one step, or two requests at once would both see the same shortest queue.
         let mut choosing = self.choosing.lock();
-        let mut candidates = self.candidates(tried, prompt);
         let is_by_prompt = self.needs_prompt();
+        let candidate = |(index, upstream): (usize, &Arc<Upstream>)| {
+            let prefixes = is_by_prompt.then(|| upstream.prefixes.lock());
+            let shared = prefixes.as_ref().map_or(0, |known| known.shared(prompt));
+            Candidate {
+                index,
+                is_out: upstream.counts.is_out.load(Relaxed),
+                in_flight: upstream.counts.in_flight.load(Relaxed),
+                shared,
+                cached: prefixes.map_or(0, |known| known.len()),
+            }
+        };
+        let left = self.all.iter().enumerate();
+        let left = left.filter(|(index, _)| !tried.contains(index));
+        let mut candidates: Vec<Candidate> = left.map(candidate).collect();
+        if candidates.iter().any(|candidate| !candidate.is_out) {
+            candidates.retain(|candidate| !candidate.is_out);
+        }
         let by = is_by_prompt.then(|| self.rules.narrow(&mut candidates, prompt.len()));
         let index = choosing.chooser.choose(&candidates)?;
         let upstream = self.all.get(index)?.clone();
@@ -199,28 +252,6 @@ impl Upstreams {
         })
     }
 
-    fn candidates(&self, tried: &[usize], prompt: &[u64]) -> Vec<Candidate> {
-        let is_by_prompt = self.needs_prompt();
-        let candidate = |(index, upstream): (usize, &Arc<Upstream>)| {
-            let prefixes = is_by_prompt.then(|| upstream.prefixes.lock());
-            let shared = prefixes.as_ref().map_or(0, |known| known.shared(prompt));
-            Candidate {
-                index,
-                is_out: upstream.counts.is_out.load(Relaxed),
-                in_flight: upstream.counts.in_flight.load(Relaxed),
-                shared,
-                cached: prefixes.map_or(0, |known| known.len()),
-            }
-        };
-        let left = self.all.iter().enumerate();
-        let left = left.filter(|(index, _)| !tried.contains(index));
-        let mut candidates: Vec<Candidate> = left.map(candidate).collect();
-        if candidates.iter().any(|candidate| !candidate.is_out) {
-            candidates.retain(|candidate| !candidate.is_out);
-        }
-        candidates
-    }
-
     /// A request could not be connected to `chosen`. Moves it on to the next address and returns `true`; without one, the upstream
     /// is out and probed.
     pub fn connect_failed(&self, chosen: &mut Chosen) -> bool {
@@ -240,9 +271,9 @@ impl Upstreams {
     }
 
     fn peer(&self, address: &Address, at: SocketAddr) -> Arc<HttpPeer> {
-        let is_tls = address.is_tls();
+        let is_tls = address.is_tls;
         // Never an empty name with TLS: Pingora would verify nothing.
-        let mut peer = HttpPeer::new(at, is_tls, address.host().to_owned());
+        let mut peer = HttpPeer::new(at, is_tls, address.host.clone());
         let options = &mut peer.options;
         let rules = &self.rules;
         options.connection_timeout = Some(rules.upstream_connect_timeout_s.get());
@@ -263,15 +294,113 @@ impl Upstreams {
     }
 }
 
-impl Chosen {
-    /// The request has a new connection to it.
-    pub fn connected(&self) {
-        self.upstream.restore("a request has connected");
+impl Upstream {
+    /// Looks `address` up. Blocks.
+    ///
+    /// # Errors
+    /// There is none, and why.
+    fn resolve(address: &Address, resolver: Resolver) -> Result<Upstream, String> {
+        let name = address.name();
+        let found = resolver(&address.host, address.port);
+        let found = found.map_err(|error| format!("{name}: {error}"))?;
+        let Some(first) = found.first() else {
+            return Err(format!("{name}: no address found"));
+        };
+        let same_family = found.iter().filter(|at| at.is_ipv4() == first.is_ipv4());
+        let count = same_family.count();
+        if count > 1 {
+            log::warn!(
+                "upstream {name} has {count} addresses: requests go to one at a time, now {first}; to share them out over all, \
+                 give each as an upstream of its own"
+            );
+        }
+        Ok(Upstream {
+            address: address.clone(),
+            resolver,
+            addresses: Mutex::new(found),
+            counts: Arc::new(UpstreamFigures {
+                name,
+                ..UpstreamFigures::default()
+            }),
+            is_probed: AtomicBool::default(),
+            prefixes: Mutex::default(),
+        })
     }
 
-    /// The upstream's address.
-    pub fn address(&self) -> &Address {
-        &self.upstream.address
+    /// `host:port` as configured.
+    pub fn name(&self) -> &str {
+        &self.counts.name
+    }
+
+    /// Returns its addresses, in the order in which they are to be tried.
+    fn in_order(&self) -> Vec<SocketAddr> {
+        self.addresses.lock().clone()
+    }
+
+    /// Moves `at`, which could not be connected to, to the end.
+    fn failed_at(&self, at: SocketAddr) {
+        let mut all = self.addresses.lock();
+        all.sort_by_key(|known| *known == at);
+    }
+
+    /// Whether one of its addresses takes a connection, each within the limit.
+    pub async fn can_connect(&self, limit: Duration) -> bool {
+        for at in self.in_order() {
+            let connecting = tokio::time::timeout(limit, TcpStream::connect(at));
+            if let Ok(Ok(_)) = connecting.await {
+                return true;
+            }
+            self.failed_at(at);
+        }
+        false
+    }
+
+    /// Looks the name up again. If none is found, or a known address took a connection meanwhile, nothing changes. Blocks.
+    fn look_up_again(&self) {
+        let (host, port) = (&self.address.host, self.address.port);
+        let found = (self.resolver)(host, port).unwrap_or_default();
+        let mut all = self.addresses.lock();
+        if !found.is_empty() && self.counts.is_out.load(Relaxed) {
+            *all = found;
+        }
+    }
+
+    /// A request could not connect: marks the upstream as out and has it probed, each time after a pause, until that or a request
+    /// connects, or it is used no more. One task probes it, whatever fails meanwhile.
+    fn mark_out(self: &Arc<Self>, pause: Duration, limit: Duration) -> Option<JoinHandle<()>> {
+        if !self.counts.is_out.swap(true, Relaxed) {
+            log::warn!("upstream {}: cannot be connected to, left out", self.name());
+        }
+        if self.is_probed.swap(true, Relaxed) {
+            return None;
+        }
+        let weak = Arc::downgrade(self);
+        Some(tokio::spawn(async move {
+            let mut look_up: Option<JoinHandle<()>> = None;
+            loop {
+                // Its addresses may have changed. A slow resolver delays no probe.
+                if look_up.as_ref().is_none_or(JoinHandle::is_finished) {
+                    let weak = weak.clone();
+                    let again = move || weak.upgrade().iter().for_each(|of| of.look_up_again());
+                    look_up = Some(tokio::task::spawn_blocking(again));
+                }
+                tokio::time::sleep(pause).await;
+                let Some(upstream) = weak.upgrade() else {
+                    return;
+                };
+                if !upstream.counts.is_out.load(Relaxed) || upstream.can_connect(limit).await {
+                    upstream.is_probed.store(false, Relaxed);
+                    return upstream.restore("a probe connected");
+                }
+            }
+        }))
+    }
+
+    /// It was connected to: ends that it is out.
+    pub fn restore(&self, why: &str) {
+        if self.counts.is_out.swap(false, Relaxed) {
+            log::info!("upstream {}: is back: {why}", self.name());
+        }
     }
 }
 
@@ -279,4 +408,50 @@ impl Drop for Chosen {
     fn drop(&mut self) {
         self.upstream.counts.in_flight.fetch_sub(1, Relaxed);
     }
+}
+
+impl Trust {
+    /// Reads the certificates of a PEM file.
+    ///
+    /// # Errors
+    /// What is wrong with the file, with a hint.
+    pub fn from_file(path: &Path) -> Result<Trust, String> {
+        let trust = Trust::of(&Roots::file(path)?);
+        let hint = "has no certificate that Pingora can read; give another of the same CA";
+        let is_usable = !trust.roots.is_empty();
+        is_usable.then_some(trust).ok_or_else(|| hint.to_owned())
+    }
+
+    /// Reads the system's roots; unusable ones are left out.
+    ///
+    /// # Errors
+    /// The system has none.
+    pub fn system() -> Result<Trust, String> {
+        let roots = Roots::system();
+        let roots =
+            roots.map_err(|problem| format!("is needed for an https:// upstream, as {problem}"))?;
+        Ok(Trust::of(&roots))
+    }
+
+    /// Parses them for Pingora; those that it cannot read are left out.
+    fn of(roots: &Roots) -> Trust {
+        let mut hasher = DefaultHasher::new();
+        roots.certificates().hash(&mut hasher);
+        Trust {
+            roots: roots.certificates().iter().filter_map(parsed).collect(),
+            key: hasher.finish(),
+        }
+    }
+}
+
+fn parsed(certificate: &CertificateDer<'_>) -> Option<WrappedX509> {
+    let parsed = WrappedX509::try_new(certificate.to_vec(), |raw| {
+        X509Certificate::from_der(raw).map(|(_, parsed)| parsed)
+    });
+    parsed.ok()
+}
+
+/// The system's resolver.
+pub fn system_resolver(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    (host, port).to_socket_addrs().map(Iterator::collect)
 }

@@ -9,7 +9,7 @@ use http::header::TRANSFER_ENCODING;
 use pingora::ErrorType::WriteError;
 use pingora::OrErr;
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::protocols::http::{ReusableHttpStream, ServerSession};
+use pingora::protocols::http::ServerSession;
 
 use crate::clock::Stamp;
 
@@ -38,16 +38,6 @@ pub enum Part {
     Head(Box<ResponseHeader>, bool),
     /// A piece of the body.
     Body(Vec<u8>, bool),
-}
-
-impl Part {
-    /// The number of bytes of the body.
-    pub fn body_len(&self) -> usize {
-        match self {
-            Part::Head(..) => 0,
-            Part::Body(piece, _) => piece.len(),
-        }
-    }
 }
 
 /// Why a part of a response was not written.
@@ -90,12 +80,6 @@ impl Exchange {
     /// The request's head.
     pub fn head(&self) -> &RequestHeader {
         self.session.req_header()
-    }
-
-    /// The size of the head in bytes; 0 for HTTP/2.
-    pub fn head_bytes(&self) -> usize {
-        let http1 = self.session.as_http1();
-        http1.map_or(0, |http1| http1.get_headers_raw_bytes().len())
     }
 
     /// Waits until the client has closed its connection; for HTTP/2 and TLS see [`Exchange::stream_closed`].
@@ -170,22 +154,11 @@ impl Exchange {
         }
     }
 
-    /// Ends the request. Returns the connection if another may follow on it.
-    pub async fn finish(self) -> Option<ReusableHttpStream> {
-        self.session.finish().await.ok().flatten()
-    }
-
     /// Makes the connection end with a reset.
     pub fn reset(&self) {
         if let Some(socket) = &self.socket {
             socket.reset();
         }
-    }
-
-    /// Refuses a stream of HTTP/2: its client may send the request again.
-    pub fn refuse(&mut self) {
-        self.session
-            .shutdown_with_reason(h2::Reason::REFUSED_STREAM);
     }
 
     /// Ends a response within its body. A stream of HTTP/2 is reset when it is dropped, and would lose what is buffered: that is

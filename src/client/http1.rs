@@ -19,10 +19,9 @@ use tokio::time::timeout;
 
 use crate::clock::Clock;
 
-use super::error_response::Refusal;
 use super::exchange::Exchange;
-use super::limits::Limits;
-use super::phase::Phase;
+use super::limits::{Limits, Refusal};
+use super::listener::Phase;
 use super::socket::Socket;
 
 /// What was read of a connection's next request.

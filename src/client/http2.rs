@@ -6,16 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use pingora::protocols::Stream;
 use pingora::protocols::http::ServerSession;
-use pingora::protocols::http::v2::server::{
-    H2Accept, H2Options, HttpSession, default_h2_options, handshake,
-};
+use pingora::protocols::http::v2::server::{H2Accept, HttpSession, default_h2_options, handshake};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::error_response::Refusal;
 use super::exchange::MAX_UNSENT_BYTES;
-use super::limits::Limits;
-use super::phase::Phase;
+use super::limits::{Limits, Refusal};
+use super::listener::Phase;
 
 /// A client's connection.
 pub type Connection = h2::server::Connection<Stream, Bytes>;
@@ -33,9 +30,16 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Errors
 /// The client does not speak HTTP/2, or took too long.
 pub async fn open(stream: Stream, limits: &Limits) -> Result<Connection, Refusal> {
-    let handshake = handshake(stream, Some(options(limits)));
+    let max_head_bytes = limits.request_head_max_bytes.get();
+    let mut options = default_h2_options();
+    options
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(u32::try_from(max_head_bytes).unwrap_or(u32::MAX))
+        .max_send_buffer_size(MAX_UNSENT_BYTES)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
     let limit = limits.client_head_timeout_s.get();
-    match tokio::time::timeout(limit, handshake).await {
+    match tokio::time::timeout(limit, handshake(stream, Some(options))).await {
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(_)) => Err(Refusal::BrokenHead),
         Err(_) => Err(Refusal::HeadTooSlow),
@@ -80,19 +84,6 @@ pub async fn next(
             Ok(None) | Err(_) => Ok(None),
         };
     }
-}
-
-fn options(limits: &Limits) -> H2Options {
-    let mut options = default_h2_options();
-    options
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(
-            u32::try_from(limits.request_head_max_bytes.get()).unwrap_or(u32::MAX),
-        )
-        .max_send_buffer_size(MAX_UNSENT_BYTES)
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW);
-    options
 }
 
 #[cfg(test)]

@@ -1,16 +1,26 @@
-//! Listening sockets, bound or taken over, and what the connections of a listener share.
+//! Listening sockets, bound or taken over, with the certificate of the front's; the phases of the proxy that accepts, and what it says
+//! when it has no files left for connections.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio_util::sync::CancellationToken;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 
-use super::phase::Phase;
-use super::shortage;
+use crate::trust;
+
+#[cfg(test)]
+mod tests;
 
 /// A listening socket and its key.
 #[derive(Clone, Debug)]
@@ -25,23 +35,30 @@ pub struct ListenSocket {
     pub socket: Arc<TcpListener>,
 }
 
-/// What the connections of a listener share.
-#[derive(Debug)]
-pub struct Listener {
-    /// Where the proxy is in its life.
-    pub phase: watch::Receiver<Phase>,
-    /// Has one receiver for each open connection.
-    pub open: Arc<watch::Sender<()>>,
-    /// Once cancelled, the listener accepts no more, and its connections close after their next response.
-    pub stopped: CancellationToken,
-    connections: Arc<Semaphore>,
-    refusals: Arc<Semaphore>,
+/// The certificate and key that were read last. A reload replaces them for new connections.
+pub type Tls = ArcSwap<ServerConfig>;
+
+/// A phase of a proxy's life, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// The proxy serves.
+    Serving,
+    /// Another process has taken the listeners over. Idle connections stay open until their next response, which closes them.
+    HandedOver,
+    /// No new connections are accepted, and each response closes its connection.
+    Draining,
+    /// Idle connections are closed too.
+    Closing,
+    /// Open requests are cut off.
+    Aborting,
 }
 
 /// The most connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// The most connections beyond the limit that are kept until their client has read the 503.
-const MAX_REFUSALS: usize = 64;
+/// The pause after an accept that failed for a limit.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The protocols of ALPN, the preferred first.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 impl ListenSocket {
     /// Takes `inherited`, a socket of another process, or binds a new one.
@@ -69,20 +86,6 @@ impl ListenSocket {
         })
     }
 
-    /// Accepts the next connection, and returns its peer; `None` once `listener` is stopped.
-    pub async fn accept(&self, listener: &Listener) -> Option<(TcpStream, SocketAddr)> {
-        loop {
-            let accepted = tokio::select! {
-                accepted = self.socket.accept() => accepted,
-                () = listener.stopped.cancelled() => return None,
-            };
-            match accepted {
-                Ok(accepted) => return Some(accepted),
-                Err(error) => shortage::accept_failed("", &error).await,
-            }
-        }
-    }
-
     /// Accepts the connections that wait: closing the socket would reset them.
     pub fn backlog(&self) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
         // Not by the runtime, which may not know of the latest yet.
@@ -96,34 +99,68 @@ impl ListenSocket {
     }
 }
 
-impl Listener {
-    /// Creates a listener for up to `max_connections` at once.
-    pub fn new(
-        max_connections: usize,
-        phase: watch::Receiver<Phase>,
-        open: Arc<watch::Sender<()>>,
-    ) -> Listener {
-        Listener {
-            phase,
-            open,
-            stopped: CancellationToken::new(),
-            connections: Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS))),
-            refusals: Arc::new(Semaphore::new(MAX_REFUSALS)),
+/// Logs that an accept failed, and waits if the next one would fail too. `listener` is a prefix.
+pub async fn accept_failed(listener: &str, error: &io::Error) {
+    let hint = hint(error);
+    log::warn!("{listener}cannot accept a connection: {error}{hint}");
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    // Those are of one connection. Others are mostly of file descriptors: connections that end free some.
+    if !matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionReset | Interrupted
+    ) {
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+}
+
+/// Returns a hint against a system error, to be appended to its text; empty if there is none.
+pub fn hint(error: &io::Error) -> String {
+    if error.raw_os_error() != Some(Errno::EMFILE as i32) {
+        return String::new();
+    }
+    let limit = getrlimit(Resource::RLIMIT_NOFILE);
+    let limit = limit.map_or_else(|_| "no more".into(), |(soft, _)| soft.to_string());
+    format!(
+        "; this process may have {limit} files open, and a request takes two: raise the limit (ulimit -n, \
+         LimitNOFILE= of systemd, --ulimit nofile= of docker), or lower max_connections"
+    )
+}
+
+/// Reads the PEM files `tls_cert`, the server's certificate with those up to its root, and `tls_key`, the private key of the first.
+///
+/// # Errors
+/// All problems of the files, each with its key.
+pub fn load_tls(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, Vec<(&'static str, String)>> {
+    let certs = trust::certificates(cert).map_err(|problem| {
+        let hint = "give a PEM file that this process may read, with a -----BEGIN CERTIFICATE-----";
+        ("tls_cert", format!("{problem}; {hint}"))
+    });
+    let secret = PrivateKeyDer::from_pem_file(key);
+    let secret = secret.map_err(|error| ("tls_key", pem_problem(error)));
+    let (certs, secret) = match (certs, secret) {
+        (Ok(certs), Ok(secret)) => (certs, secret),
+        (certs, secret) => return Err(certs.err().into_iter().chain(secret.err()).collect()),
+    };
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|config| config.with_no_client_auth().with_single_cert(certs, secret));
+    let mut config = config.map_err(|error| {
+        let cert = cert.display();
+        let problem = format!(
+            "cannot be used with tls_cert = \"{cert}\" ({error}); give a certificate and the key that was made with it"
+        );
+        vec![("tls_key", problem)]
+    })?;
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+    Ok(Arc::new(config))
+}
+
+fn pem_problem(error: pem::Error) -> String {
+    match error {
+        pem::Error::Io(error) => format!("{error}; give a PEM file that this process may read"),
+        pem::Error::NoItemsFound => {
+            "holds no private key; it must have a -----BEGIN PRIVATE KEY----- (PKCS#8, PKCS#1 or SEC1, not encrypted)".into()
         }
-    }
-
-    /// Returns the permit that a connection holds while it is served; `None` at the limit.
-    pub fn connection_permit(&self) -> Option<OwnedSemaphorePermit> {
-        self.connections.clone().try_acquire_owned().ok()
-    }
-
-    /// Returns the permit that a connection beyond the limit holds while its client reads the 503.
-    pub fn refusal_permit(&self) -> Option<OwnedSemaphorePermit> {
-        self.refusals.clone().try_acquire_owned().ok()
-    }
-
-    /// Whether connections close after their next response.
-    pub fn is_closing(&self) -> bool {
-        self.stopped.is_cancelled() || *self.phase.borrow() > Phase::Serving
+        error => format!("not a PEM file: {error}"),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::client::tls;
+use crate::client::listener::load_tls;
 use crate::engine::keys::Traces;
 use crate::secret::Secret;
 use crate::telemetry::otlp::settings::{InvalidSetting, Otlp, Settings};
@@ -87,7 +87,7 @@ impl Config {
     fn tls(&self, found: &mut Problems) -> Option<Arc<ServerConfig>> {
         match (&self.tls_cert, &self.tls_key) {
             (None, None) => {}
-            (Some(cert), Some(key)) => match tls::load(cert, key) {
+            (Some(cert), Some(key)) => match load_tls(cert, key) {
                 Ok(tls) => return Some(tls),
                 Err(all) => all.iter().for_each(|(key, why)| push(found, *key, why)),
             },
@@ -124,7 +124,11 @@ impl Config {
             return Trust::from_file(path).map(Some);
         }
         let servers = self.workers.iter().map(|worker| &worker.upstream);
-        let is_needed = self.upstream.iter().chain(servers).any(Address::is_tls);
+        let is_needed = self
+            .upstream
+            .iter()
+            .chain(servers)
+            .any(|address| address.is_tls);
         is_needed.then(Trust::system).transpose()
     }
 

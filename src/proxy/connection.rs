@@ -6,23 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use pingora::protocols::Stream;
+use pingora::listeners::tls::Acceptor;
+use pingora::protocols::{ALPN, Ssl, Stream};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::client::error_response::Refusal;
 use crate::client::exchange::Exchange;
 use crate::client::http1::{self, Head};
 use crate::client::http2;
-use crate::client::limits::Limits;
-use crate::client::listener::ListenSocket;
-use crate::client::phase::Phase;
+use crate::client::limits::{Limits, Refusal};
+use crate::client::listener::{ListenSocket, Phase, Tls, accept_failed};
 use crate::client::socket::Socket;
-use crate::client::tls::{self, Tls};
 
 use super::request;
-use super::service::Service;
-use super::shared::Role;
+use super::shared::{Role, Service};
 
 /// After how many requests that are not acceptable a connection of HTTP/2 is closed.
 const MAX_REJECTED: u32 = 32;
@@ -30,23 +27,25 @@ const MAX_REJECTED: u32 = 32;
 /// Serves the connections of `socket` until the listener is stopped and all of them have ended, or the proxy cuts them off.
 pub async fn accept(service: Arc<Service>, socket: ListenSocket) {
     // Until accepting ends, a connection that waits to be accepted counts as open.
-    let waiting = service.listener.open.subscribe();
-    let mut phase = service.listener.phase.clone();
+    let waiting = service.open.subscribe();
+    let mut phase = service.phase.clone();
     let mut connections = JoinSet::new();
     let served = |(stream, peer)| {
-        let (service, open) = (service.clone(), service.listener.open.subscribe());
+        let (service, open) = (service.clone(), service.open.subscribe());
         async move {
             serve(&service, stream, peer).await;
             drop(open);
         }
     };
     loop {
-        tokio::select! {
-            accepted = socket.accept(&service.listener) => {
-                let Some(accepted) = accepted else { break };
-                connections.spawn(served(accepted));
-            }
-            Some(_) = connections.join_next() => {}
+        let accepted = tokio::select! {
+            accepted = socket.socket.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            () = service.stopped.cancelled() => break,
+        };
+        match accepted {
+            Ok(accepted) => drop(connections.spawn(served(accepted))),
+            Err(error) => accept_failed("", &error).await,
         }
     }
     for accepted in socket.backlog() {
@@ -64,23 +63,25 @@ pub async fn accept(service: Arc<Service>, socket: ListenSocket) {
 
 /// Serves a client's connection until either side closes it, a limit is reached, or the proxy closes idle connections.
 async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
-    let Some(_permit) = service.listener.connection_permit() else {
+    let tls = service.shared.tls.as_ref();
+    let tls = tls.filter(|_| service.role == Role::Front);
+    let is_clear = tls.is_none();
+    let Some(_permit) = service.connection_permit() else {
         log::warn!("client {peer}: refused: there are max_connections");
         // Under TLS no response is possible before the handshake.
-        let permit = service.listener.refusal_permit();
-        return match permit.filter(|_| service.tls().is_none()) {
-            Some(_permit) => Refusal::TooManyConnections.response().send(socket).await,
-            None => Socket::new(socket).reset(),
+        return match service.refusals.try_acquire() {
+            Ok(_permit) if is_clear => {
+                Refusal::TooManyConnections.response().send(socket).await;
+            }
+            _ => Socket::new(socket).reset(),
         };
     };
     let socket = Socket::new(socket);
-    let faults = service.faults();
-    if faults.is_some_and(|(all, worker)| all.try_inject(worker, false).is_some()) {
+    if service.inject(false).is_some() {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);
-    let is_clear = service.tls().is_none();
-    let mut stream: Stream = match service.tls() {
+    let mut stream: Stream = match tls {
         None => Box::new(socket.clone()),
         Some(tls) => match handshake(service, tls, (&socket, peer), &limits).await {
             None => return,
@@ -93,7 +94,7 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     // Not at hops: a router tries HTTP/2 to find out whether the server speaks gRPC, and falls back to HTTP/1.1.
     let mut may_be_http2 = is_clear && service.role == Role::Front;
     let mut buffer = BytesMut::new();
-    let mut phase = service.listener.phase.clone();
+    let mut phase = service.phase.clone();
     loop {
         // A reload may have changed them.
         let limits = service.shared.limits(&service.role);
@@ -139,21 +140,25 @@ async fn handshake(
     (socket, peer): (&Socket, SocketAddr),
     limits: &Limits,
 ) -> Option<(Stream, bool)> {
-    let mut phase = service.listener.phase.clone();
+    let mut phase = service.phase.clone();
     let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
-    let handshake = tls::accept(tls, socket.clone());
+    let acceptor = Acceptor::from_server_config(tls.load_full());
+    let handshake = acceptor.tls_handshake(socket.clone());
     let handshake = tokio::time::timeout(limits.client_head_timeout_s.get(), handshake);
     let accepted = tokio::select! {
         accepted = handshake => accepted,
         _ = closing => return None,
     };
-    let Ok(accepted) = accepted else {
-        count_refusal(service, peer, Refusal::HeadTooSlow);
-        return None;
-    };
-    // Not logged: whoever only tries whether the port is open fails too.
-    let broken_heads = &service.shared.metrics.broken_heads;
-    accepted.inspect_err(|_| broken_heads.with(&[]).inc()).ok()
+    match accepted {
+        Ok(Ok(stream)) => {
+            let is_http2 = stream.selected_alpn_proto() == Some(ALPN::H2);
+            return Some((Box::new(stream), is_http2));
+        }
+        // Not logged: whoever only tries whether the port is open fails too.
+        Ok(Err(_)) => service.shared.metrics.broken_heads.with(&[]).inc(),
+        Err(_) => count_refusal(service, peer, Refusal::HeadTooSlow),
+    }
+    None
 }
 
 /// Serves the streams of a connection of HTTP/2.
@@ -163,7 +168,7 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
         Err(why) => return count_refusal(service, peer, why),
     };
     let idle_timeout = Duration::from_secs(limits.client_idle_timeout_s.get());
-    let mut phase = service.listener.phase.clone();
+    let mut phase = service.phase.clone();
     // They end when it is dropped.
     let mut streams = JoinSet::new();
     let mut rejected = 0;
@@ -174,7 +179,7 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
                 let exchange = Exchange::new(session, peer, arrival, None, false);
                 // A further stream takes as much memory as a connection with a request.
                 let is_alone = streams.is_empty();
-                let permit = (!is_alone).then(|| service.listener.connection_permit());
+                let permit = (!is_alone).then(|| service.connection_permit());
                 let permit = permit.flatten();
                 if permit.is_none() && !is_alone {
                     request::refuse(service, exchange);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use pingora::http::ResponseHeader;
 
-use crate::client::phase::Phase;
+use crate::client::listener::Phase;
 use crate::clock::Stamp;
 use crate::request::headers::labels;
 use crate::request::{
@@ -213,7 +213,7 @@ impl Context {
         self.set_attempt_status(status, End::Complete, at);
         if let (Some(request), Some(span)) = (&self.request, hop.as_ref().and_then(|hop| hop.span))
         {
-            request.set_answered_by(span);
+            request.lock().answered_by = Some(span);
         }
         let by_hop = hop.as_ref().and_then(|hop| hop.host.clone());
         self.named_host = by_hop.or_else(|| match self.role {
@@ -324,7 +324,8 @@ impl Context {
 
     /// Returns what was stamped so far, for a header.
     pub fn stamps(&self) -> Stamps {
-        let of_request = || self.request.as_ref().map(SharedRequest::so_far);
+        let request = self.request.as_ref();
+        let of_request = || request.map(|request| request.lock().attempts(None));
         let seen = self.attempt.as_ref().map(HopAttempt::so_far);
         let seen = seen.or_else(of_request).unwrap_or_default();
         let (attempts, failed) = self.attempts_of(seen.count, seen.failed);

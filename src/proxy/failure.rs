@@ -1,14 +1,20 @@
-//! Why a request failed: the response to its client and what its record says, in one table.
+//! Why a request failed: the response to its client and what its record says, in one table; and what the log says.
 
-use std::borrow::Cow;
+use std::error::Error as Cause;
+use std::io;
+use std::iter::successors;
 
 use pingora::{Error, ErrorType};
 
-use crate::client::error_response::{ErrorResponse, Refusal};
-use crate::request::{
-    End, Outcome, Outcome::ClientError, Outcome::ProxyError, Outcome::Rejected, Outcome::Timeout,
-    Outcome::UpstreamDied,
+use crate::client::limits::{ErrorResponse, Refusal};
+use crate::client::listener::hint;
+use crate::request::End;
+use crate::request::Outcome::{
+    self, ClientError, ProxyError, Rejected, ServerError, Timeout, UpstreamDied,
 };
+
+#[cfg(test)]
+mod tests;
 
 /// Why a request did not come to its end.
 #[derive(Debug)]
@@ -28,14 +34,22 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns the failure for an error of reading a request's body: the client is gone, or it is not framed as its head says.
-    pub fn of_body(error: &Error) -> Failure {
-        match error.etype() {
-            ErrorType::ReadError | ErrorType::ConnectionClosed | ErrorType::H2Error => {
-                Failure::ClientGone
-            }
-            _ => Failure::Refused(Refusal::BrokenHead),
+    /// Returns the failure to connect to `upstream` if it is this machine's (no socket, no port, no permission), and logs it. It says
+    /// nothing about the upstream. Pingora calls some of them internal.
+    pub fn of_shortage(error: &Error, upstream: &str) -> Option<Failure> {
+        use ErrorType::{BindError, InternalError, SocketError};
+        if !matches!(error.etype(), SocketError | BindError | InternalError) {
+            return None;
         }
+        let root: &(dyn Cause + 'static) = error.root_cause();
+        let mut causes = successors(Some(root), |cause| (**cause).source());
+        let system = causes.find_map(|cause| cause.downcast_ref::<io::Error>());
+        let why = system.map_or("no socket".to_owned(), io::Error::to_string);
+        let hint = system.map(hint).unwrap_or_default();
+        log::warn!("cannot open a connection to {upstream}: {why}{hint}");
+        Some(Failure::Internal(format!(
+            "no connection can be opened: {why}"
+        )))
     }
 
     /// Returns the response to a client that has received none yet, and how the exchange with `upstream` ended. `None` if the
@@ -62,13 +76,14 @@ impl Failure {
                 if let Some(context) = error.context.as_ref().filter(|_| what == NO_TLS) {
                     text += &format!(": {}", context.as_str());
                 }
-                let response = response(status, format!("upstream: {what}"));
-                (response, (outcome, text))
+                let response = ErrorResponse::new(status, format!("upstream: {what}"));
+                (Some(response), (outcome, text))
             }
             Failure::Injected => (None, (ProxyError, "an injected fault".to_owned())),
             Failure::Internal(reason) => {
                 let text = format!("the proxy failed: {reason}");
-                (response(500, "the proxy failed"), (ProxyError, text))
+                let response = ErrorResponse::new(500, "the proxy failed");
+                (Some(response), (ProxyError, text))
             }
         };
         (response, End::Failed(outcome, reason))
@@ -83,11 +98,6 @@ const INVALID: [&str; 4] = [
     "InvalidChunk",
     "InvalidTrailerEnd",
 ];
-
-fn response(status: u16, message: impl Into<Cow<'static, str>>) -> Option<ErrorResponse> {
-    let message = message.into();
-    Some(ErrorResponse { status, message })
-}
 
 /// Returns status, outcome and text for an error of connecting or of a connection.
 pub fn of_connection(error: &Error) -> (u16, Outcome, &'static str) {
@@ -110,4 +120,18 @@ pub fn of_connection(error: &Error) -> (u16, Outcome, &'static str) {
         etype if INVALID.contains(&etype.as_str()) => (502, UpstreamDied, "not valid HTTP/1.1"),
         _ => (502, UpstreamDied, "connection broke"),
     }
+}
+
+/// Logs that a request failed, with its trace: at level info if a server or the proxy failed, else at debug.
+pub fn log(path: &str, outcome: Outcome, error: &str, id: &str, trace: Option<&str>) {
+    let level = match outcome {
+        ServerError | UpstreamDied | Timeout | ProxyError => log::Level::Info,
+        _ => log::Level::Debug,
+    };
+    log::log!(
+        level,
+        "{path:.200} failed: {}: {error}; request {id:?}; trace_id={}",
+        outcome.name(),
+        trace.unwrap_or("none"),
+    );
 }

@@ -8,9 +8,8 @@ use http::header::{
 use http::{Method, StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::authority::raw_target_authority;
-use pingora::{Error, ErrorType};
 
-use crate::client::error_response::Refusal;
+use crate::client::limits::Refusal;
 use crate::request::{FRONT_HEADER, HOP_HEADER, OUTCOME_HEADER};
 
 use super::identity;
@@ -92,7 +91,13 @@ fn has_control(target: &[u8]) -> bool {
 pub fn to_upstream(received: &RequestHeader, has_body: bool) -> pingora::Result<RequestHeader> {
     let mut head = received.clone();
     head.set_version(Version::HTTP_11);
-    set_host(&mut head, received.version)?;
+    // A missing `Host` is the authority of HTTP/2 or of an absolute target; Pingora has refused one that differs. A request received
+    // over HTTP/2 gets an empty one if it has neither.
+    let is_http2 = received.version == Version::HTTP_2;
+    let host = authority(received).or(is_http2.then_some(&b""[..]));
+    if let Some(host) = host.filter(|_| !received.headers.contains_key(HOST)) {
+        head.insert_header(HOST, host)?;
+    }
     let asks_websocket = received.version == Version::HTTP_11
         && received
             .headers
@@ -118,21 +123,6 @@ pub fn to_upstream(received: &RequestHeader, has_body: bool) -> pingora::Result<
     Ok(head)
 }
 
-/// Sets a missing `Host` to the authority of HTTP/2 or of an absolute target; Pingora has refused one that differs. A request
-/// received over HTTP/2 gets an empty one if it has neither.
-fn set_host(head: &mut RequestHeader, received: Version) -> pingora::Result<()> {
-    let host = match authority(head) {
-        Some(authority) => HeaderValue::from_bytes(authority)
-            .map_err(|_| Error::new(ErrorType::InvalidHTTPHeader))?,
-        None if received == Version::HTTP_2 => HeaderValue::from_static(""),
-        None => return Ok(()),
-    };
-    if !head.headers.contains_key(HOST) {
-        head.insert_header(HOST, host)?;
-    }
-    Ok(())
-}
-
 /// Returns the authority that a request's target names.
 fn authority(head: &RequestHeader) -> Option<&[u8]> {
     let authority = head.uri.authority().map(|a| a.as_str().as_bytes());
@@ -147,7 +137,7 @@ fn connection_names(headers: &HeaderMap) -> Result<Vec<HeaderName>, Refusal> {
     let mut names = Vec::new();
     for token in tokens(headers) {
         let name = HeaderName::from_bytes(token).ok();
-        let name = name.filter(|name| is_token(token) && !PROTECTED.contains(&name.as_str()));
+        let name = name.filter(|name| !PROTECTED.contains(&name.as_str()));
         names.push(name.ok_or(Refusal::BrokenHead)?);
     }
     if names.len() > MAX_NAMES {
@@ -164,12 +154,6 @@ fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     tokens.filter(|token| !token.is_empty())
 }
 
-/// Whether this is a token of RFC 9110, section 5.6.2.
-fn is_token(token: &[u8]) -> bool {
-    let is_tchar = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-    token.iter().all(is_tchar)
-}
-
 /// Returns the value of a `Content-Length` that is repeated, in one field or several; `None` if it is not. Pingora has refused
 /// values that differ.
 fn repeated_length(headers: &HeaderMap) -> Option<HeaderValue> {
@@ -178,13 +162,6 @@ fn repeated_length(headers: &HeaderMap) -> Option<HeaderValue> {
     let length = first.split(|byte| *byte == b',').next()?.trim_ascii();
     let is_single = values.next().is_none() && length.len() == first.len();
     (!is_single).then(|| HeaderValue::from_bytes(length).ok())?
-}
-
-/// Returns the last transfer coding.
-fn last_coding(headers: &HeaderMap) -> Option<&[u8]> {
-    let last = headers.get_all(TRANSFER_ENCODING).iter().next_back()?;
-    let coding = last.as_bytes().rsplit(|byte| *byte == b',').next();
-    coding.map(<[u8]>::trim_ascii)
 }
 
 /// Makes the final head of a response fit for the client: removes the fields of the upstream's connection, and the announcement
@@ -204,7 +181,9 @@ pub fn to_client(
             StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
         );
     let has_body = !is_bodiless && !is_end;
-    let coding = last_coding(&head.headers);
+    let last = head.headers.get_all(TRANSFER_ENCODING).iter().next_back();
+    let coding = last.and_then(|last| last.as_bytes().rsplit(|byte| *byte == b',').next());
+    let coding = coding.map(<[u8]>::trim_ascii);
     // RFC 9112, section 6.3.
     let is_unchunked = coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
     if has_body && coding.is_none() && !head.headers.contains_key(CONTENT_LENGTH) {

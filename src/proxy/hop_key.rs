@@ -10,7 +10,8 @@ use crate::secret::Secret;
 /// replayed for another request.
 #[derive(Clone, Debug)]
 pub struct HopKey {
-    secret: Secret,
+    /// What it was made of, for the process that takes the listeners over.
+    pub secret: Secret,
     key: hmac::Key,
 }
 
@@ -32,11 +33,6 @@ impl HopKey {
             HopKey::from_secret(format!("{one:032x}{two:032x}").as_str().into())
         });
         key.clone()
-    }
-
-    /// Returns the secret, for the process that takes the listeners over.
-    pub fn secret(&self) -> &Secret {
-        &self.secret
     }
 
     /// Returns the header's value: the stamps and their signature.

@@ -18,11 +18,9 @@ use crate::clock::{NANOS, Stamp};
 use crate::request::{Attempt, ParentSpan, Row, ServerRole, SpanId};
 use crate::telemetry::prometheus::Metrics;
 
-use super::legs;
+use self::attempts::{Request, put_prefill};
 
-use self::request::Request;
-
-pub use self::request::{RequestAttempts, SharedAttempt};
+pub use self::attempts::{RequestAttempts, SharedAttempt};
 
 /// The attempts and requests of a process.
 #[derive(Debug)]
@@ -34,8 +32,7 @@ pub struct Joins {
 }
 
 /// A request that attempts are joined to: one of the front or, in a process without a front, one that arrived with one span.
-#[derive(Clone, Debug, Default)]
-pub struct SharedRequest(Arc<Mutex<Request>>);
+pub type SharedRequest = Arc<Mutex<Request>>;
 
 /// An attempt at a hop of this process.
 #[derive(Debug)]
@@ -123,7 +120,7 @@ impl Joins {
     /// Opens a request of the front. There are at most as many as the front's `max_connections`.
     pub fn open(&self, id: &str) -> SharedRequest {
         let request = SharedRequest::default();
-        id.clone_into(&mut request.0.lock().id);
+        id.clone_into(&mut request.lock().id);
         let mut table = self.table.lock();
         let same = table.by_id.entry(id.to_owned()).or_default();
         same.count += 1;
@@ -135,13 +132,13 @@ impl Joins {
     pub fn add_span(&self, request: &SharedRequest, span: SpanId) {
         let by_span = &mut self.table.lock().by_span.entries;
         by_span.insert(span.number(), (None, request.clone()));
-        request.0.lock().spans.push(span);
+        request.lock().spans.push(span);
     }
 
     /// The front read `id` in the response to `request`: joins the attempt whose response had that id, if the request has no
     /// attempt yet. Clients can choose that id; where several attempts have it, none is joined.
     pub fn response_read(&self, request: &SharedRequest, id: &str) {
-        if !request.0.lock().attempts.is_empty() {
+        if !request.lock().attempts.is_empty() {
             return;
         }
         let mut table = self.table.lock();
@@ -157,7 +154,7 @@ impl Joins {
         // Of two legs with one id, that of the decode server answers, once it is known which it is.
         let answers = named.iter().map(|leg| leg.lock().clone());
         let answers: Vec<Attempt> = answers.filter(Attempt::may_answer).collect();
-        let mut request = request.0.lock();
+        let mut request = request.lock();
         request.answered_by = match &answers[..] {
             [answer] => Some(answer.span),
             _ => None,
@@ -173,7 +170,7 @@ impl Joins {
     /// Closes a request of the front, and returns its attempts.
     pub fn close(&self, request: &SharedRequest, now: Stamp) -> RequestAttempts {
         let mut table = self.table.lock();
-        let request = &mut *request.0.lock();
+        let request = &mut *request.lock();
         request.is_closed = true;
         if let Some(same) = table.by_id.get_mut(&request.id) {
             same.count -= 1;
@@ -184,7 +181,7 @@ impl Joins {
         for span in std::mem::take(&mut request.spans) {
             table.by_span.forget_later(span.number(), now);
         }
-        let attempts = request.attempts(request.answered_by);
+        let attempts = request.attempts(None);
         request.attempts.clear();
         attempts
     }
@@ -202,7 +199,7 @@ impl Joins {
             self.metrics.joins.with(&[by]).inc();
         }
         if let Some(request) = &request
-            && !request.0.lock().insert(&data)
+            && !request.lock().insert(&data)
         {
             // It will be missing in its request's row.
             self.metrics.joins_dropped.with(&[]).inc();
@@ -226,7 +223,7 @@ impl Joins {
         let (has_answered, parent, room) = (data.has_answered(), data.parent, data.room);
         drop(data);
         if let (Some(request), Some(ParentSpan { span, .. })) = (&attempt.request, parent) {
-            let is_only = request.0.lock().attempts.len() == 1;
+            let is_only = request.lock().attempts.len() == 1;
             // A first attempt that answered has no retries.
             match has_answered && is_only {
                 true => drop(table.by_span.entries.remove(&span.number())),
@@ -247,12 +244,11 @@ impl Joins {
         mut rows: Vec<Row>,
         now: Stamp,
     ) -> Option<Vec<Row>> {
-        let mut table = self.table.lock();
-        let data = leg.lock().clone();
-        if data.ended.is_none() && data.prefill.is_empty() {
+        if leg.lock().ended.is_none() {
+            let mut table = self.table.lock();
             return table.wait(self, (now, rows), leg, false);
         }
-        legs::put_prefill(&data, &mut rows);
+        put_prefill(&leg.lock(), &mut rows);
         Some(rows)
     }
 
@@ -272,8 +268,8 @@ impl Joins {
         }
     }
 
-    /// Forgets what is old, sets the metrics of the tables' sizes, and returns the rows that have waited long enough:
-    /// all of them at [`Stamp::MAX`].
+    /// Forgets what is old, sets the metrics of the tables' sizes, and returns the rows that have waited long enough, or whose leg
+    /// has reported: all of them at [`Stamp::MAX`].
     pub fn sweep(&self, now: Stamp) -> Vec<Vec<Row>> {
         let mut table = self.table.lock();
         for (name, entries) in [
@@ -282,11 +278,15 @@ impl Joins {
         ] {
             self.metrics.join_entries.with(&[name]).set(entries as i64);
         }
-        let mut rows = Vec::new();
-        let has_waited = |one: &WaitingRows| now.nanos_since(one.since) > MAX_WAIT;
-        while table.waiting.front().is_some_and(has_waited) {
-            rows.extend(table.release_oldest(self));
-        }
+        let is_due = |one: &WaitingRows| {
+            let has_waited = now.nanos_since(one.since) > MAX_WAIT;
+            has_waited || (!one.is_own && one.attempt.lock().ended.is_some())
+        };
+        let waiting = std::mem::take(&mut table.waiting).into_iter();
+        let (due, waiting): (VecDeque<_>, _) = waiting.partition(is_due);
+        table.waiting = waiting;
+        let due = due.into_iter();
+        let rows = due.filter_map(|one| table.release(self, one)).collect();
         // Only now: at the end everything is old, and rows found their other legs by their rooms.
         table.by_span.sweep(now, MEMORY);
         table.by_response_id.sweep(now, MEMORY);
@@ -295,24 +295,11 @@ impl Joins {
     }
 }
 
-impl SharedRequest {
-    /// The front read a response that names the attempt that it is from.
-    pub fn set_answered_by(&self, span: SpanId) {
-        self.0.lock().answered_by = Some(span);
-    }
-
-    /// Returns the attempts that have reached a hop so far.
-    pub fn so_far(&self) -> RequestAttempts {
-        let request = self.0.lock();
-        request.attempts(request.answered_by)
-    }
-}
-
 impl HopAttempt {
-    /// Returns the same of the attempt's request, with the attempt itself as the one that answers.
+    /// Returns the attempts of its request that have reached a hop so far, with this one as the one that answers.
     pub fn so_far(&self) -> RequestAttempts {
         let span = self.data.lock().span;
-        let so_far = |request: &SharedRequest| request.0.lock().attempts(Some(span));
+        let so_far = |request: &SharedRequest| request.lock().attempts(Some(span));
         self.request.as_ref().map(so_far).unwrap_or_default()
     }
 }
@@ -326,7 +313,7 @@ impl Table {
     ) -> (Option<SharedRequest>, Option<&'static str>) {
         let sent = parent.and_then(|span| self.by_span.entries.get(&span.number()));
         if let Some((_, request)) = sent {
-            let by = match request.0.lock().is_closed {
+            let by = match request.lock().is_closed {
                 true => "late",
                 false => "span",
             };
@@ -370,17 +357,19 @@ impl Table {
             attempt: attempt.clone(),
             is_own,
         });
-        let is_full = self.waiting.len() > CAPACITY;
-        is_full.then(|| self.release_oldest(joins))?
+        if self.waiting.len() <= CAPACITY {
+            return None;
+        }
+        let oldest = self.waiting.pop_front()?;
+        self.release(joins, oldest)
     }
 
-    /// Takes the rows that have waited longest. Returns them, unless other rows have the attempt or another process writes it.
-    fn release_oldest(&mut self, joins: &Joins) -> Option<Vec<Row>> {
-        let mut oldest = self.waiting.pop_front()?;
-        let attempt = oldest.attempt.lock().clone();
-        if !oldest.is_own {
-            legs::put_prefill(&attempt, &mut oldest.rows);
-            return Some(oldest.rows);
+    /// Returns rows that have waited, unless other rows have the attempt or another process writes it.
+    fn release(&mut self, joins: &Joins, mut waited: WaitingRows) -> Option<Vec<Row>> {
+        let attempt = waited.attempt.lock().clone();
+        if !waited.is_own {
+            put_prefill(&attempt, &mut waited.rows);
+            return Some(waited.rows);
         }
         if attempt.is_joined || (attempt.is_prefill_leg() && self.has_decode_leg(&attempt)) {
             return None;
@@ -388,18 +377,18 @@ impl Table {
         let room = attempt.room;
         let room = room.filter(|_| attempt.role == Some(ServerRole::Decode));
         let pair = room.map(|room| self.by_room.take(&room));
-        let is_other = |leg: &&SharedAttempt| !Arc::ptr_eq(leg, &oldest.attempt);
+        let is_other = |leg: &&SharedAttempt| !Arc::ptr_eq(leg, &waited.attempt);
         if let Some(prefill) = pair.iter().flatten().find(is_other) {
             prefill.lock().is_joined = true;
-            legs::put_prefill(&prefill.lock(), &mut oldest.rows);
+            put_prefill(&prefill.lock(), &mut waited.rows);
         }
-        let is_shared = self.shared_until.is_some_and(|end| oldest.since <= end);
+        let is_shared = self.shared_until.is_some_and(|end| waited.since <= end);
         let is_elsewhere = is_shared && (joins.has_front || attempt.is_prefill_leg());
         if joins.has_front {
             let by = if is_elsewhere { "elsewhere" } else { "nothing" };
             joins.metrics.joins.with(&[by]).inc();
         }
-        (!is_elsewhere).then_some(oldest.rows)
+        (!is_elsewhere).then_some(waited.rows)
     }
 }
 
@@ -453,6 +442,6 @@ impl<K: Clone + Eq + Hash> Forgetful<K, Vec<SharedAttempt>> {
     }
 }
 
-mod request;
+mod attempts;
 #[cfg(test)]
 mod tests;

@@ -13,14 +13,11 @@ use pingora::upstreams::peer::Peer;
 use pingora::{ErrorSource, ErrorType};
 use tokio::sync::SemaphorePermit;
 
-use crate::client::error_response::{ErrorResponse, Refusal};
 use crate::client::exchange::Exchange;
-use crate::client::limits::Limits;
-use crate::client::shortage;
+use crate::client::limits::{ErrorResponse, Limits, Refusal};
 use crate::clock::Stamp;
 use crate::config::proxy::StampsPolicy;
-use crate::fault::Kind;
-use crate::fault::registry::Injected;
+use crate::fault::{Injected, Kind};
 use crate::request::{End, Endpoint, FRONT_HEADER, HOP_HEADER, OUTCOME_HEADER};
 use crate::upstream::{Chosen, Upstreams};
 
@@ -28,8 +25,7 @@ use super::context::Context;
 use super::failure::{self, Failure};
 use super::heads;
 use super::identity::{self, BEGAN, REQUEST_ID, TRACEPARENT, TRACESTATE};
-use super::service::Service;
-use super::shared::{Role, Shared};
+use super::shared::{Role, Service, Shared};
 
 use self::relay::Response;
 use self::upload::Upload;
@@ -71,9 +67,18 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     let Err(failure) = request.forward(&mut client).await else {
         request.context.end(End::Complete);
         drop(request);
-        return client.finish().await;
+        return client.session.finish().await.ok().flatten();
     };
     let (response, end) = failure.response_and_end(&request.context.upstream);
+    if request.endpoint.is_none()
+        && service.role == Role::Front
+        && let End::Failed(outcome, reason) = &end
+    {
+        // It has no row, which would be logged. Of those at a hop most are a router's checks of a server's health.
+        let (path, id) = (client.head().uri.path(), request.id.as_deref());
+        let trace = request.context.trace.map(|trace| trace.id_text());
+        failure::log(path, *outcome, reason, id.unwrap_or(""), trace.as_deref());
+    }
     if !request.response.has_begun {
         request.read_room(&mut client).await;
         if let Some(response) = response {
@@ -104,7 +109,9 @@ pub fn refuse(service: &Service, mut client: Exchange) {
     let mut request = Request::new(service, &client);
     let failure = Failure::Refused(Refusal::TooManyConnections);
     request.context.end(failure.response_and_end("").1);
-    client.refuse();
+    client
+        .session
+        .shutdown_with_reason(h2::Reason::REFUSED_STREAM);
 }
 
 impl<'a> Request<'a> {
@@ -130,7 +137,7 @@ impl<'a> Request<'a> {
             id,
             has_made_id,
             sends_stamps: *role == Role::Front && may_have_stamps(shared, client),
-            keeps_alive: client.session.get_keepalive().is_some() && !service.listener.is_closing(),
+            keeps_alive: client.session.get_keepalive().is_some(),
             fault: None,
             upload: Upload::default(),
             response: Response::of(head),
@@ -150,9 +157,7 @@ impl<'a> Request<'a> {
 
     /// Injects the fault of its worker, if there is one.
     async fn inject(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        let (faults, generates) = (self.service.faults(), self.endpoint.is_some());
-        let injected = faults.and_then(|(faults, worker)| faults.try_inject(worker, generates));
-        let Some(mut injected) = injected else {
+        let Some(mut injected) = self.service.inject(self.endpoint.is_some()) else {
             return Ok(());
         };
         match injected.fault.kind {
@@ -165,7 +170,10 @@ impl<'a> Request<'a> {
 
     /// Holds the head, and the length that it announces, to the limits and to what can be passed on safely.
     fn check(&self, client: &Exchange) -> Result<(), Failure> {
-        if client.head_bytes() as u64 > self.limits.request_head_max_bytes.get() {
+        // That of HTTP/2 was held to it before.
+        let http1 = client.session.as_http1();
+        let head_bytes = http1.map_or(0, |http1| http1.get_headers_raw_bytes().len());
+        if head_bytes as u64 > self.limits.request_head_max_bytes.get() {
             return Err(Failure::Refused(Refusal::HeadTooLarge));
         }
         let length = client.head().headers.get(CONTENT_LENGTH);
@@ -197,7 +205,7 @@ impl<'a> Request<'a> {
             if let Some(by) = chosen.by {
                 self.shared.metrics.chosen.with(&[by.name()]).inc();
             }
-            self.context.set_upstream(chosen.address());
+            self.context.set_upstream(&chosen.upstream.address);
             let connected = tokio::select! {
                 biased;
                 connected = self.connect(&upstreams, &mut chosen) => connected,
@@ -263,17 +271,13 @@ impl<'a> Request<'a> {
             let connecting = Box::pin(connector.get_http_session(&*chosen.peer)).await;
             let error = match connecting {
                 Ok((session, _)) => {
-                    chosen.connected();
+                    chosen.upstream.restore("a request has connected");
                     return Ok((session, false));
                 }
                 Err(error) => error.into_up(),
             };
-            // That our own sockets or ports have run out says nothing about the upstream.
-            if let Some((why, hint)) = shortage::of_connect(&error) {
-                let upstream = &self.context.upstream;
-                log::warn!("cannot open a connection to {upstream}: {why}{hint}");
-                let why = format!("no connection can be opened: {why}");
-                return Err(Failure::Internal(why));
+            if let Some(shortage) = Failure::of_shortage(&error, &self.context.upstream) {
+                return Err(shortage);
             }
             if !upstreams.connect_failed(chosen) {
                 let (_, outcome, _) = failure::of_connection(&error);
@@ -388,8 +392,9 @@ fn may_have_stamps(shared: &Shared, client: &Exchange) -> bool {
 
 /// Waits for a fault: for its time, or until it is removed.
 async fn hold(fault: &mut Injected, client: &mut Exchange) -> Result<(), Failure> {
+    let time = fault.fault.ms.map(|ms| Duration::from_millis(ms.into()));
     tokio::select! {
-        () = sleep(fault.fault.time()) => Ok(()),
+        () = sleep(time) => Ok(()),
         () = fault.removed() => Ok(()),
         () = client.gone() => Err(Failure::ClientGone),
     }

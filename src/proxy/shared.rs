@@ -1,28 +1,32 @@
-//! What the listeners of a proxy share.
+//! What the listeners of a proxy share, and what the connections and requests of one listener share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use pingora::connectors::ConnectorOptions;
+use pingora::connectors::http::v1::Connector;
+use pingora::time::fast_timeout::set_fast_timeout_to_tokio_threshold;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::client::limits::Limits;
-use crate::client::phase::Phase;
-use crate::client::tls::Tls;
+use crate::client::listener::{Phase, Tls};
 use crate::clock::{Clock, Stamp};
 use crate::config::proxy::Config;
 use crate::engine::Engine;
-use crate::fault::registry::Faults;
+use crate::fault::{Faults, Injected};
 use crate::offset::OffsetTable;
-use crate::request::{Roles, Row};
+use crate::request::{Roles, Row, ServerRole, UpstreamKind};
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::Metrics;
+use crate::upstream::Upstreams;
+use crate::upstream::idle::Idle;
 
 use super::hop_key::HopKey;
 use super::join::Joins;
-
-pub use crate::request::attempt::{ServerRole, UpstreamKind};
 
 /// What all listeners of a proxy share.
 #[derive(Debug)]
@@ -69,6 +73,33 @@ pub enum Role {
     Hop(Arc<str>),
 }
 
+/// A listener of the proxy, with its upstreams.
+pub struct Service {
+    /// What it shares with the other listeners.
+    pub shared: Arc<Shared>,
+    /// Whether it is the front or a hop.
+    pub role: Role,
+    /// Where the proxy is in its life.
+    pub phase: watch::Receiver<Phase>,
+    /// Has one receiver for each open connection.
+    pub open: Arc<watch::Sender<()>>,
+    /// Once cancelled, the listener accepts no more, and its connections close after their next response.
+    pub stopped: CancellationToken,
+    /// A permit for each connection of `max_connections`.
+    connections: Arc<Semaphore>,
+    /// A permit for each connection beyond the limit that is kept until its client has read the 503.
+    pub refusals: Semaphore,
+    /// Where requests go. A reload replaces them.
+    pub upstreams: ArcSwap<Upstreams>,
+    /// Connects to upstreams.
+    pub connector: Connector,
+    /// Idle connections to upstreams.
+    pub idle: Idle,
+}
+
+/// The most connections beyond the limit that are kept until their client has read the 503.
+const MAX_REFUSALS: usize = 64;
+
 impl Role {
     /// Returns the worker's name at its hop.
     pub fn worker(&self) -> Option<&str> {
@@ -110,5 +141,53 @@ impl Shared {
     /// Whether the front's upstreams are the servers themselves.
     pub fn is_before_servers(&self) -> bool {
         self.config.load().upstream_kind == UpstreamKind::Server
+    }
+}
+
+impl Service {
+    /// Creates a listener; `open` has a receiver for each open connection.
+    pub fn new(
+        shared: Arc<Shared>,
+        role: Role,
+        open: Arc<watch::Sender<()>>,
+        upstreams: Arc<Upstreams>,
+    ) -> Service {
+        let max_connections = shared.limits(&role).max_connections.get() as usize;
+        let max_connections = max_connections.min(Semaphore::MAX_PERMITS);
+        // The connector's own pool is not used.
+        let mut options = ConnectorOptions::new(1);
+        // Has Pingora use the runtime's timers: its own are kept until they are due even if they are dropped, and a thread looks
+        // at them 100 times a second.
+        set_fast_timeout_to_tokio_threshold(Some(Duration::ZERO));
+        // Each peer has its own roots; without a file Pingora would read the system's.
+        options.ca_file = Some("/dev/null".into());
+        Service {
+            phase: shared.phase.subscribe(),
+            shared,
+            role,
+            open,
+            stopped: CancellationToken::new(),
+            connections: Arc::new(Semaphore::new(max_connections)),
+            refusals: Semaphore::new(MAX_REFUSALS),
+            upstreams: upstreams.into(),
+            connector: Connector::new(Some(options)),
+            idle: Idle::start(),
+        }
+    }
+
+    /// Returns the permit that a connection holds while it is served; `None` at the limit.
+    pub fn connection_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.connections.clone().try_acquire_owned().ok()
+    }
+
+    /// Whether connections close after their next response.
+    pub fn is_closing(&self) -> bool {
+        self.stopped.is_cancelled() || *self.phase.borrow() > Phase::Serving
+    }
+
+    /// Injects the fault of its worker, if there is one, into a request or, if none was read, a connection.
+    pub fn inject(&self, generates: bool) -> Option<Injected> {
+        let faults = self.shared.faults.as_ref()?;
+        faults.try_inject(self.role.worker()?, generates)
     }
 }

@@ -25,11 +25,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::client::phase::Phase;
-use crate::client::shortage;
+use crate::client::listener::{Phase, accept_failed};
 use crate::clock::NANOS;
-use crate::fault::Fault;
-use crate::fault::registry::Faults;
+use crate::fault::{Fault, Faults};
 use crate::secret::Secret;
 use crate::terminal::escaped_in_json;
 
@@ -70,7 +68,7 @@ pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Arc<Listeners>)
                 }
                 connections.push_back(tasks.spawn(serve_connection(stream, listeners.clone())));
             }
-            Err(error) => shortage::accept_failed("admin: ", &error).await,
+            Err(error) => accept_failed("admin: ", &error).await,
         }
     }
     // The successor accepts now. Open connections may send one more request each.

@@ -11,9 +11,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::client::listener::ListenSocket;
-use crate::client::phase::Phase;
-use crate::client::shortage;
+use crate::client::listener::{self, ListenSocket, Phase};
 use crate::client::takeover::{self, Inherited, Successor};
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::config::check::Credentials;
@@ -198,7 +196,7 @@ impl Proxy {
             is_unchanged("admin_token") && credentials.admin_token != self.shared.admin_token;
         let hop_secret = credentials.hop_secret.as_ref();
         let is_new_secret = is_unchanged("hop_secret")
-            && hop_secret.is_some_and(|secret| secret != self.shared.hop_key.secret());
+            && hop_secret.is_some_and(|secret| *secret != self.shared.hop_key.secret);
         fixed.extend(is_new_token.then_some("admin_token_file"));
         fixed.extend(is_new_secret.then_some("hop_secret_file"));
         if !fixed.is_empty() {
@@ -232,11 +230,11 @@ impl Proxy {
     pub fn start_successor(&self, program: &Path) -> Result<Successor, String> {
         let config = self.shared.config.load();
         let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
-        let hop_secret = (!is_configured).then(|| self.shared.hop_key.secret().clone());
+        let hop_secret = (!is_configured).then(|| self.shared.hop_key.secret.clone());
         let arguments = std::env::args_os().skip(1);
         let started = Successor::start(program, arguments, &self.sockets(), hop_secret);
         started.map_err(|error| {
-            let hint = shortage::hint(&error);
+            let hint = listener::hint(&error);
             format!("cannot start {}: {error}{hint}", program.display())
         })
     }

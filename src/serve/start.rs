@@ -9,22 +9,20 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::client::listener::{ListenSocket, Listener};
-use crate::client::phase::Phase;
+use crate::client::listener::{ListenSocket, Phase};
 use crate::client::takeover::Inherited;
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::config::check::Credentials;
 use crate::config::proxy::Config;
 use crate::engine::Engine;
 use crate::engine::joiner::JoinOutput;
-use crate::fault::registry::Faults;
+use crate::fault::Faults;
 use crate::keys::values::Whole;
 use crate::offset::OffsetTable;
 use crate::proxy::connection;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
-use crate::proxy::service::Service;
-use crate::proxy::shared::{Role, Shared};
+use crate::proxy::shared::{Role, Service, Shared};
 use crate::request::{Roles, Rows};
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
@@ -170,12 +168,8 @@ impl Listeners {
 
     /// Starts accepting, on the current runtime.
     fn accept(&self, bound: BoundListener) -> RunningListener {
-        let (shared, role) = (self.shared.clone(), bound.role);
-        let max_connections = shared.limits(&role).max_connections.get() as usize;
-        let phase = shared.phase.subscribe();
-        let listener = Listener::new(max_connections, phase, self.connections.clone());
-        let service = Service::new(shared, role, listener, bound.upstreams);
-        let service = Arc::new(service);
+        let (shared, open) = (self.shared.clone(), self.connections.clone());
+        let service = Arc::new(Service::new(shared, bound.role, open, bound.upstreams));
         tokio::spawn(connection::accept(service.clone(), bound.socket.clone()));
         RunningListener {
             socket: bound.socket,
@@ -196,7 +190,7 @@ impl Listeners {
 
 impl Drop for RunningListener {
     fn drop(&mut self) {
-        self.service.listener.stopped.cancel();
+        self.service.stopped.cancel();
     }
 }
 

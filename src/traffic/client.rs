@@ -125,7 +125,7 @@ impl Client {
     /// The target's host has no address.
     pub async fn new(options: ClientOptions, clock: Clock) -> io::Result<Client> {
         let address = &options.target.address;
-        let found = tokio::net::lookup_host((address.host(), address.port())).await?;
+        let found = tokio::net::lookup_host((&*address.host, address.port)).await?;
         let addresses = found.collect();
         let agent = concat!("queuescope/", env!("CARGO_PKG_VERSION"));
         let json = HeaderValue::from_static("application/json");

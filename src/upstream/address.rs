@@ -9,9 +9,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Address {
-    host: String,
-    port: u16,
-    is_tls: bool,
+    /// The name or IP address, which its certificate must be for.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Whether it speaks TLS.
+    pub is_tls: bool,
 }
 
 impl Address {
@@ -63,21 +66,6 @@ impl Address {
         } else {
             format!("{}:{}", self.host, self.port)
         }
-    }
-
-    /// The name or IP address, which its certificate must be for.
-    pub fn host(&self) -> &str {
-        &self.host
-    }
-
-    /// The port.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Whether it speaks TLS.
-    pub fn is_tls(&self) -> bool {
-        self.is_tls
     }
 
     /// Whether this is the address of `listener`, as far as is known without looking a name up.
@@ -142,7 +130,7 @@ mod tests {
             ("https://[::1]", "[::1]:443", true),
         ] {
             let address = Address::parse(text).unwrap();
-            assert_eq!((&*address.name(), address.is_tls()), (name, is_tls));
+            assert_eq!((&*address.name(), address.is_tls), (name, is_tls));
         }
         let wrong = "router http://router router: https:// https://router: https://::1 :80 \
                      router:0 router:70000 http://a:1/v1 ::1:80 ftp://a:1";

@@ -149,7 +149,7 @@ async fn a_request_tries_each_address_of_a_name() {
     assert_eq!(*one.peer.address().as_inet().unwrap(), V6);
     assert!(set.connect_failed(&mut one));
     assert_eq!(*one.peer.address().as_inet().unwrap(), V4);
-    one.connected();
+    one.upstream.restore("connected");
     assert!(!set.all[0].counts.is_out.load(Relaxed));
     // The next request begins with the address that worked.
     let mut two = set.choose(&[], &[]).unwrap();
@@ -162,7 +162,7 @@ async fn a_request_tries_each_address_of_a_name() {
     let first = three.at;
     assert!(set.connect_failed(&mut three));
     assert_ne!(three.at, first);
-    three.connected();
+    three.upstream.restore("connected");
     assert!(!set.all[0].counts.is_out.load(Relaxed));
     assert_eq!(set.choose(&[], &[]).unwrap().at, three.at);
 }
@@ -253,4 +253,50 @@ async fn known_prefixes_outlive_a_reload_but_not_a_failure() {
     // It may have been restarted.
     let back = new.choose(&[home], &prompt(40)).unwrap();
     assert_eq!(back.by, Some(ChosenBy::Load));
+}
+
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// An upstream at a port of ours, where nobody listens yet.
+fn upstream() -> (Arc<Upstream>, TcpSocket) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap().into();
+    let upstream = Upstream::resolve(&address, system_resolver);
+    (Arc::new(upstream.unwrap()), socket)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_is_out_until_a_probe_or_a_request_connects() {
+    let (one, socket) = upstream();
+    let is_out = || one.counts.is_out.load(Relaxed);
+    let probing = one.mark_out(PAUSE, PAUSE).unwrap();
+    assert!(is_out());
+    assert!(one.mark_out(PAUSE, PAUSE).is_none(), "one probes for all");
+    tokio::time::sleep(PAUSE * 4).await;
+    assert!(is_out() && !probing.is_finished());
+    let listener = socket.listen(8).unwrap();
+    probing.await.unwrap();
+    assert!(!is_out());
+    listener.accept().await.unwrap();
+    // The next failure starts again; after a request that connects there is no probe.
+    let probing = one.mark_out(PAUSE, PAUSE).unwrap();
+    one.restore("a request has connected");
+    assert!(!is_out());
+    probing.await.unwrap();
+    let probed = tokio::time::timeout(PAUSE, listener.accept()).await;
+    assert!(probed.is_err());
+    assert!(one.mark_out(PAUSE, PAUSE).is_some(), "also after that");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_is_used_no_more_is_not_probed() {
+    let (one, socket) = upstream();
+    let listener = socket.listen(8).unwrap();
+    let probing = one.mark_out(PAUSE, PAUSE).unwrap();
+    tokio::time::sleep(PAUSE / 2).await;
+    drop(one);
+    probing.await.unwrap();
+    let probed = tokio::time::timeout(PAUSE, listener.accept()).await;
+    assert!(probed.is_err());
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use queuescope::config::proxy::Config;
-use queuescope::proxy::shared::UpstreamKind;
+use queuescope::request::UpstreamKind;
 use queuescope::telemetry::otlp::settings::Protocol;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -169,6 +169,10 @@ async fn check_shows_the_collector_and_no_header_and_the_log_names_traces() {
     client.ask("/generate", &head, b"{}").await;
     let line = process.says("/generate failed: upstream_died");
     assert!(line.ends_with(&format!("trace_id={trace}")), "{line}");
+    // A request without a row has its reason there alone.
+    let mut client = Client::connect(process.front).await;
+    client.ask("/v1/models", "", b"{}").await;
+    process.says("/v1/models failed: upstream_died: 127.0.0.1:");
 }
 
 const REQUESTS: u64 = 40;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use futures_util::future::join_all;
-use queuescope::proxy::shared::ServerRole;
 use queuescope::request::Breakdown;
+use queuescope::request::ServerRole;
 use queuescope::table::Table;
 use queuescope::table::join::{add_front_reports, join};
 use serde_json::Value;

@@ -32,7 +32,7 @@ impl Access {
     /// Why it cannot be made.
     pub(in crate::experiment) async fn client(&self, url: &str) -> Result<Client, String> {
         let target = Target::parse(url)?;
-        let tls = match target.address.is_tls() {
+        let tls = match target.address.is_tls {
             true => self.tls.tls(&target)?,
             false => None,
         };

@@ -144,7 +144,7 @@ impl DeploymentSpec {
 
 fn is_loopback(url: &str) -> bool {
     Target::parse(url).is_ok_and(|target| {
-        let host = target.address.host();
+        let host = &*target.address.host;
         host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
     })
 }

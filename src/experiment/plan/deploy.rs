@@ -293,7 +293,7 @@ pub fn traffic(
     let mut args = settings.load.clone();
     let target = Target::parse(url).map_err(|problem| Error::usage(format!("{url}: {problem}")))?;
     // The options then concern the servers behind our proxy.
-    if !target.address.is_tls() {
+    if !target.address.is_tls {
         args.tls = TlsArgs::default();
     }
     args.base_url = target;

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use crate::clock::Stamp;
 use crate::proxy::identity::new_span_id;
-use crate::proxy::shared::{Role, ServerRole};
+use crate::proxy::shared::Role;
 use crate::request::{
-    Attempt, FailedAttempt, MAX_FAILED, Moment, Outcome, ParentSpan, Sending, SpanId,
+    Attempt, FailedAttempt, MAX_FAILED, Moment, Outcome, ParentSpan, Sending, ServerRole, SpanId,
 };
 use crate::telemetry::prometheus::RequestPhase;
 use crate::upstream::Address;
@@ -175,15 +175,13 @@ impl Context {
         };
         let room = MAX_INFO_BYTES - info.len();
         info.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        if is_end && let Some(role) = stated_role(info) {
+        if is_end
+            && let Ok(info) = serde_json::from_slice::<Value>(info)
+            && let Some(mode) = info["disaggregation_mode"].as_str()
+        {
+            // `None` if it is no server of a pair.
+            let role = ServerRole::named(mode);
             self.shared.roles.lock().learn(worker, role);
         }
     }
-}
-
-/// Returns the role that a server states in its `/server_info`: `Some(None)` if it is no server of a pair.
-fn stated_role(info: &[u8]) -> Option<Option<ServerRole>> {
-    let info: Value = serde_json::from_slice(info).ok()?;
-    let mode = info.get("disaggregation_mode")?.as_str()?;
-    Some(ServerRole::named(mode))
 }

@@ -1,10 +1,11 @@
 //! The end of a request: its rows, with the clocks of hop and engine related to ours.
 
 use crate::clock::Stamp;
+use crate::proxy::failure;
 use crate::proxy::join::RequestAttempts;
-use crate::proxy::shared::{Role, ServerRole};
+use crate::proxy::shared::Role;
 use crate::request::{
-    BodyTiming, ClockOf, End, Moment, Observer, Outcome, Row, Stamps, append_lost_server,
+    BodyTiming, ClockOf, End, Moment, Observer, Row, ServerRole, Stamps, append_lost_server,
     failed_text, name_engine_clock, relate_engine, relate_process,
 };
 
@@ -104,7 +105,11 @@ impl Context {
                 .bytes
                 .with(&["response"])
                 .inc_by(self.response_bytes);
-            log_failure(first);
+            if !first.is_ok() {
+                let (path, outcome) = (first.endpoint().path(), first.outcome());
+                let trace = first.trace_id.as_deref();
+                failure::log(path, outcome, first.own_error(), first.request_id(), trace);
+            }
             if let Some(why) = first.unread {
                 metrics.responses_unread.with(&[why.name()]).inc();
             }
@@ -177,24 +182,4 @@ impl Context {
             }
         }
     }
-}
-
-/// Logs that a request failed, with its trace: at level info if a server or the proxy failed, else at debug.
-fn log_failure(row: &Row) {
-    let level = match row.outcome() {
-        _ if row.is_ok() => return,
-        Outcome::ServerError | Outcome::UpstreamDied | Outcome::Timeout | Outcome::ProxyError => {
-            log::Level::Info
-        }
-        _ => log::Level::Debug,
-    };
-    log::log!(
-        level,
-        "{} failed: {}: {}; request {:?}; trace_id={}",
-        row.endpoint().path(),
-        row.outcome().name(),
-        row.own_error(),
-        row.request_id(),
-        row.trace_id.as_deref().unwrap_or("none"),
-    );
 }

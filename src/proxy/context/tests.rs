@@ -7,7 +7,7 @@ use crate::clock::{Clock, ManualClock};
 use crate::config::proxy::Config;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
-use crate::proxy::shared::ServerRole;
+use crate::request::ServerRole;
 use crate::request::{Period, Row, UpstreamKind};
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::Metrics;

@@ -1,9 +1,11 @@
 //! Tests of the join tables.
 
-use super::request::MAX_ATTEMPTS;
+use super::attempts::MAX_ATTEMPTS;
 use super::*;
 use crate::request::sample::Sample;
-use crate::request::{Outcome, ParentSpan};
+use crate::request::{
+    ClockOf, End, Endpoint, Moment, Observer, Outcome, ParentSpan, Relation, Side,
+};
 
 /// Join tables and their metrics.
 struct Tables {
@@ -99,7 +101,7 @@ fn the_attempt_that_answered_stands_for_the_request() {
         let request = tables.open("id", 100);
         let _both = [1, 2].map(|n| tables.arrive(n, Some(100), None));
         if let Some(by) = answered_by {
-            request.set_answered_by(span(by));
+            request.lock().answered_by = Some(span(by));
         }
         let closed = tables.joins.close(&request, at(3));
         assert_eq!(closed.last.map(|last| last.span), last.map(span));
@@ -117,7 +119,7 @@ fn requests_that_share_an_id_are_never_joined_by_it() {
     tables.arrive(11, Some(200), Some("same"));
     tables.arrive(12, Some(100), Some("same"));
     // A response that names an attempt of neither changes nothing.
-    one.set_answered_by(span(1));
+    one.lock().answered_by = Some(span(1));
     let closed = tables.joins.close(&one, at(4));
     assert_eq!((closed.last, closed.others[0].span), (None, span(12)));
     // An attempt may still be a retry of the one that has ended.
@@ -226,12 +228,17 @@ fn a_row_waits_for_its_other_leg() {
     let ended = tables.leg(1, 1, None).data;
     ended.lock().ended = Some(at(2));
     assert_eq!(host(joins.with_leg(&ended, row(), at(2))), "server:1");
-    // It may report until the limit or the process's end.
-    for (number, end) in [(2, at(8)), (3, Stamp::MAX)] {
+    // It may report until the limit or the process's end; once it has ended, the row waits no longer.
+    for (number, ended, end) in [
+        (2, None, at(8)),
+        (3, None, Stamp::MAX),
+        (4, Some(at(6)), at(7)),
+    ] {
         let leg = tables.leg(number, number, None).data;
         assert!(joins.with_leg(&leg, row(), at(2)).is_none());
         assert!(joins.sweep(at(7)).is_empty());
         leg.lock().host = "reported later".to_owned();
+        leg.lock().ended = ended;
         let mut rows = joins.sweep(end);
         assert_eq!((rows.len(), &*host(rows.pop())), (1, "reported later"));
     }
@@ -406,5 +413,24 @@ fn an_overload_that_no_server_answered_is_the_routers() {
         };
         let of_router = [408, 503].map(|status| attempts.leave_to_router(status));
         assert_eq!(of_router, [false, expected]);
+    }
+}
+
+#[test]
+fn a_router_that_passed_the_head_on_before_prefill_replied_held_nothing() {
+    let at = |ms: i64| Stamp::from_nanos(1_795_000_000_000_000_000 + ms * 1_000_000);
+    let span = SpanId::new(1).unwrap();
+    let mut leg = Attempt::new(span, "p0".to_owned(), "p".to_owned(), at(0));
+    leg.body_timing.piece(at(100), 0);
+    for (head, held) in [(50, None), (110, Some(at(100)))] {
+        let mut observer = Observer::new(Side::Front, Endpoint::Generate, String::new());
+        let timeline = observer.timeline_mut();
+        timeline.relate(ClockOf::Hop, Relation::Same);
+        timeline.set(Moment::WorkerFirstToken, at(60));
+        timeline.set(Moment::FirstToken, at(120));
+        observer.response_head(200, Some("text/event-stream"), false, at(head));
+        let mut rows = observer.finish(End::Complete, at(200));
+        put_prefill(&leg, &mut rows);
+        assert_eq!(rows[0].timeline.raw(Moment::PrefillReplied), held, "{head}");
     }
 }

@@ -13,8 +13,8 @@ use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::{Error, ErrorType};
 
-use crate::client::error_response::Refusal;
 use crate::client::exchange::{Exchange, NotWritten, Part};
+use crate::client::limits::Refusal;
 use crate::clock::Stamp;
 use crate::fault::Kind;
 use crate::proxy::failure::Failure;
@@ -319,7 +319,7 @@ impl Request<'_> {
                 }
                 if is_final {
                     self.response.has_begun = true;
-                    let closes = self.service.listener.is_closing() || self.response.ends_by_close;
+                    let closes = self.service.is_closing() || self.response.ends_by_close;
                     // Set again: Pingora turns keep-alive off at a `100 Continue`.
                     let keeps = self.keeps_alive && !closes;
                     client
@@ -371,9 +371,11 @@ impl Request<'_> {
         };
         while !self.response.is_read && self.fault.is_none() {
             let ahead = &self.response.read_ahead;
-            if ahead.len() >= MAX_READ_AHEAD
-                || ahead.iter().map(Part::body_len).sum::<usize>() >= MAX_READ_AHEAD_BYTES
-            {
+            let bytes = ahead.iter().map(|part| match part {
+                Part::Head(..) => 0,
+                Part::Body(piece, _) => piece.len(),
+            });
+            if ahead.len() >= MAX_READ_AHEAD || bytes.sum::<usize>() >= MAX_READ_AHEAD_BYTES {
                 self.context.timing.pause_reading(clock.now());
                 break;
             }

@@ -7,8 +7,8 @@ use http::header::EXPECT;
 use pingora::protocols::http::v1::client::HttpSession;
 use pingora::{Error, ErrorType};
 
-use crate::client::error_response::Refusal;
 use crate::client::exchange::Exchange;
+use crate::client::limits::Refusal;
 use crate::proxy::failure::Failure;
 use crate::request::prompt_blocks;
 
@@ -61,8 +61,8 @@ impl Request<'_> {
 
     /// Reads the next piece of the body.
     async fn read_piece(&mut self, client: &mut Exchange) -> Result<Bytes, Failure> {
-        let piece = client.session.read_request_body().await;
-        self.take_piece(piece.map_err(|error| Failure::of_body(&error))?, client)
+        let piece = body_or_close(client, true).await?;
+        self.take_piece(piece, client)
     }
 
     /// Reads the rest of a body that a hop's server does not take, for the room that makes this one of two legs: the router must
@@ -161,7 +161,13 @@ pub(super) async fn body_or_close(
 ) -> Result<Option<Bytes>, Failure> {
     if takes_body {
         let piece = client.session.read_request_body().await;
-        return piece.map_err(|error| Failure::of_body(&error));
+        return piece.map_err(|error| match error.etype() {
+            ErrorType::ReadError | ErrorType::ConnectionClosed | ErrorType::H2Error => {
+                Failure::ClientGone
+            }
+            // It is not framed as its head says.
+            _ => Failure::Refused(Refusal::BrokenHead),
+        });
     }
     client.stream_closed().await;
     Err(Failure::ClientGone)

@@ -89,7 +89,7 @@ http:// | must be like
             assert!(result.contains(expected), "{url}: {result}");
         }
         assert_eq!(
-            Target::parse("http://[::1]:8000").unwrap().address.host(),
+            Target::parse("http://[::1]:8000").unwrap().address.host,
             "::1"
         );
     }

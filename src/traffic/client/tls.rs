@@ -57,14 +57,14 @@ impl TlsArgs {
     /// # Errors
     /// Names the flag, the problem, and what is expected.
     pub fn tls(&self, target: &Target) -> Result<Option<Tls>, String> {
-        if !target.address.is_tls() {
+        if !target.address.is_tls {
             let expected = "--ca and --insecure go with an https:// URL, which";
             return match self.ca.is_some() || self.insecure {
                 true => Err(format!("{expected} {target} is not")),
                 false => Ok(None),
             };
         }
-        let name = ServerName::try_from(target.address.host().to_owned())
+        let name = ServerName::try_from(target.address.host.clone())
             .map_err(|_| format!("{target}: the host is no name that a certificate can be for"))?;
         Ok(Some(Tls {
             config: Arc::new(self.config()?),

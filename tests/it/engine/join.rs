@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use queuescope::clock::{Clock, Stamp};
 use queuescope::config::proxy::Config;
-use queuescope::proxy::shared::UpstreamKind;
+use queuescope::request::UpstreamKind;
 use queuescope::telemetry::otlp::settings::UpstreamFlag;
 use serde_json::{Value, json};
 

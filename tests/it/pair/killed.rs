@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use queuescope::config::proxy::Worker;
-use queuescope::proxy::shared::ServerRole;
+use queuescope::request::ServerRole;
 
 use super::joined;
 use crate::support::admin::ask;

@@ -1,7 +1,7 @@
 //! The live page and what it reads: the same figures as the records, of a bounded number of requests, and no prompt.
 
-use queuescope::proxy::shared::ServerRole;
 use queuescope::request::COLUMNS;
+use queuescope::request::ServerRole;
 
 use super::*;
 

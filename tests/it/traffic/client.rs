@@ -2,8 +2,8 @@
 
 use std::future::pending;
 
-use queuescope::proxy::shared::UpstreamKind;
 use queuescope::request::Endpoint;
+use queuescope::request::UpstreamKind;
 use queuescope::traffic::client::{Client, Job};
 
 use super::*;

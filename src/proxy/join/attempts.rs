@@ -1,10 +1,15 @@
-//! The attempts of one request.
+//! The attempts of one request, and the two legs of one that a prefill/decode pair of servers serves. The router sends that, with
+//! one number (`bootstrap_room`), to the server that prefills and to the one that decodes and answers. What the response of the
+//! prefill leg reports is put into the row of the other.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::request::{Attempt, FailedAttempt, MAX_FAILED, Outcome, ServerRole, SpanId, sendings};
+use crate::request::{
+    Attempt, ClockOf, FailedAttempt, MAX_FAILED, Moment, Outcome, Relation, Row, ServerRole, Side,
+    SpanId, append_lost_server, sendings,
+};
 
 /// The most attempts of one request: routers give up before.
 pub(super) const MAX_ATTEMPTS: usize = 16;
@@ -53,19 +58,20 @@ impl RequestAttempts {
     }
 }
 
+/// A request that attempts are joined to.
 #[derive(Debug, Default)]
-pub(super) struct Request {
-    pub id: String,
-    pub spans: Vec<SpanId>,
-    pub attempts: Vec<SharedAttempt>,
+pub struct Request {
+    pub(super) id: String,
+    pub(super) spans: Vec<SpanId>,
+    pub(super) attempts: Vec<SharedAttempt>,
     /// The span of the attempt that answered, if the response named it.
     pub answered_by: Option<SpanId>,
-    pub is_closed: bool,
+    pub(super) is_closed: bool,
 }
 
 impl Request {
     /// Adds an attempt, unless the request is closed. Returns `false` if there is no room for it.
-    pub fn insert(&mut self, attempt: &SharedAttempt) -> bool {
+    pub(super) fn insert(&mut self, attempt: &SharedAttempt) -> bool {
         let has_room = self.attempts.len() < MAX_ATTEMPTS;
         if has_room && !self.is_closed {
             self.attempts.push(attempt.clone());
@@ -73,8 +79,10 @@ impl Request {
         has_room || self.is_closed
     }
 
-    /// Returns the attempts so far; `answered_by` is the span of the one that answered, if that is known.
+    /// Returns the attempts that have reached a hop so far; `answered_by` is the span of the one that answers, if not the response
+    /// named it.
     pub fn attempts(&self, answered_by: Option<SpanId>) -> RequestAttempts {
+        let answered_by = answered_by.or(self.answered_by);
         let attempts = self.attempts.iter().map(|one| one.lock().clone());
         let attempts: Vec<Attempt> = attempts.collect();
         let mut all = sendings(&attempts, |a, b| a.is_other_leg_of(b));
@@ -122,4 +130,39 @@ fn failed(legs: &[&Attempt]) -> Option<FailedAttempt> {
     let legs = legs.filter(|leg| leg.has_failed() || !leg.has_answered());
     legs.max_by_key(|leg| leg.has_failed())
         .map(|leg| leg.failed())
+}
+
+/// Puts the prefill leg of a request into the request's rows.
+pub(super) fn put_prefill(leg: &Attempt, rows: &mut [Row]) {
+    for row in rows.iter_mut() {
+        row.internal.room = row.internal.room.or(leg.room);
+        row.prefilled_by(leg);
+        let times = leg.prefill.get(row.index as usize);
+        row.timeline.set_pair(times.copied().unwrap_or_default());
+        put_prefill_replied(leg, row);
+        if let Some(error) = &mut row.error {
+            append_lost_server(error, ServerRole::Prefill, &leg.host, leg.outcome);
+        }
+    }
+    let attempts = rows.first_mut().map(|row| &mut row.internal.trace.attempts);
+    // Empty where no spans are made of them.
+    if let Some(attempts) = attempts.filter(|attempts| !attempts.is_empty()) {
+        attempts.insert(0, leg.clone());
+    }
+}
+
+/// Sets `prefill_replied` if the router held the response until prefill's was complete: the front saw none of it before.
+fn put_prefill_replied(leg: &Attempt, row: &mut Row) {
+    let timeline = &mut row.timeline;
+    let is_one_clock =
+        timeline.side() == Side::Front && timeline.relation(ClockOf::Hop) == Relation::Same;
+    let [at_hop, head] =
+        [Moment::WorkerFirstToken, Moment::ResponseHead].map(|moment| timeline.mark(moment));
+    let replied = leg.body_timing.last.filter(|_| is_one_clock);
+    if let (Some(at_hop), Some(replied), Some(head)) = (at_hop, replied, head)
+        && at_hop < replied
+        && replied <= head
+    {
+        timeline.set(Moment::PrefillReplied, replied);
+    }
 }

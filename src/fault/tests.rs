@@ -1,0 +1,82 @@
+//! Tests of the fields of faults, and of the workers that have them.
+
+use super::*;
+
+fn parse(json: &str) -> Result<Fault, String> {
+    Fault::parse(json.as_bytes())
+}
+
+/// JSON, and pieces of its error.
+const INVALID: &str = r#" | EOF | as in {"kind"
+[1] | expected | as in {"kind"
+{"kind":"reset"} 1 | trailing
+{} | kind = null: must be one of refuse
+{"kind":"stall","ms":"1s","ms":2} | duplicate field `ms`
+{"kind":"crash"} | kind = "crash": must be one of refuse, reset, stall, slow, cut
+{"kind":"stall","ms":-1} | ms = -1: must be a whole number, or a text such as "250ms", from 0 to 4294967295
+{"kind":"stall","ms":5000000000} | ms = 5000000000: must be
+{"kind":"stall","ms":"1"} | ms = "1": must be
+{"kind":"stall","ms":"0.5us"} | ms = "0.5us": must be
+{"kind":"stall","ms":"1KiB"} | ms = "1KiB": must be
+{"kind":"slow"} | slow | takes ms
+{"kind":"slow","ms":1,"after_bytes":2} | slow | takes ms
+{"kind":"cut"} | cut | takes after_bytes
+{"kind":"cut","after_bytes":1,"ms":2} | cut | takes after_bytes
+{"kind":"cut","after_bytes":-2} | after_bytes = -2: must be a whole number, or a text such as "64KiB", 0 or more
+{"kind":"reset","ms":1} | reset | no field of its own
+{"kind":"stall","after_bytes":1} | stall | takes ms
+{"kind":"reset","speed":1} | `speed` | `count`
+{"kind":"reset","count":0} | count = 0: must be a whole number, 1 or more"#;
+
+#[test]
+fn an_error_names_the_field_and_what_is_valid() {
+    for line in INVALID.lines() {
+        let mut pieces = line.split(" | ");
+        let json = pieces.next().unwrap();
+        let error = parse(json).unwrap_err();
+        for piece in pieces {
+            assert!(error.contains(piece), "{json}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_number_may_be_a_text_with_its_unit() {
+    for (with_units, plain) in [
+        (r#""stall","ms":"2min""#, r#""stall","ms":120000"#),
+        (
+            r#""cut","after_bytes":"1.5KB""#,
+            r#""cut","after_bytes":1500"#,
+        ),
+    ] {
+        let read = |rest| parse(&format!("{{\"kind\":{rest}}}"));
+        let [read, same] = [with_units, plain].map(read);
+        assert_eq!(read, same, "{with_units}");
+        assert!(read.is_ok(), "{read:?}");
+    }
+}
+
+fn inject(faults: &Faults, worker: &str) -> Option<Injected> {
+    faults.try_inject(worker, true)
+}
+
+fn fault(kind: &str, count: u64) -> Option<Fault> {
+    let json = format!(r#"{{"kind":"{kind}","count":{count}}}"#);
+    Some(Fault::parse(json.as_bytes()).unwrap())
+}
+
+#[test]
+fn only_known_workers_have_faults() {
+    let faults = Faults::new(Metrics::new().unwrap());
+    faults.set_workers(&["stays", "goes"]);
+    assert_eq!(faults.names(), ["goes", "stays"]);
+    for worker in ["stays", "goes", "unknown"] {
+        faults.set(worker, fault("reset", 99));
+    }
+    assert!(inject(&faults, "unknown").is_none());
+    faults.set_workers(&["stays"]);
+    assert!(inject(&faults, "goes").is_none());
+    faults.set_workers(&["stays", "goes"]);
+    // A worker that is added again has no fault.
+    assert!(inject(&faults, "goes").is_none() && inject(&faults, "stays").is_some());
+}
