@@ -8,11 +8,9 @@ pub use crate::stats::Statistic;
 use crate::stats::paired_difference;
 use crate::units::{US, durations};
 
-mod answer;
 mod settings;
 
-pub use answer::MAX_ANSWERS;
-pub use settings::{Comparison, comparison};
+pub use settings::{Comparison, MAX_ANSWERS, comparison};
 
 const RESAMPLING_SEED: u64 = 1;
 
