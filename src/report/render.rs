@@ -7,14 +7,13 @@ use serde_json::json;
 use crate::request::ColumnId;
 use crate::terminal::one_line;
 
+use super::Report;
 use super::compare::{Difference, MAX_ANSWERS};
 use super::files::{Grade, plain};
-use super::findings::Finding;
+use super::findings::{Finding, RunReport};
 use super::grid::Grid;
 use super::load::{Figure, Group, RunFacts, Summary};
 use super::phases;
-use super::runs::{Report, RunReport};
-use super::why::tables::tables;
 use crate::units::duration;
 
 /// A part of a report.
@@ -112,7 +111,7 @@ pub fn to_markdown(report: &Report<'_>) -> String {
 fn of_run(run: &RunReport<'_>) -> Vec<Block> {
     let mut blocks = vec![heading(run, false)];
     blocks.extend(run.summary.blocks(|host| named(run, host)));
-    blocks.extend(tables(&run.why).into_iter().map(Block::Table));
+    blocks.extend(run.why.tables().into_iter().map(Block::Table));
     blocks.push(Block::Findings(run.findings.clone()));
     blocks.push(Block::Figures(phases::lines(&run.episodes)));
     blocks

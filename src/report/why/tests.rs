@@ -210,7 +210,7 @@ fn tenants_are_groups() {
     };
     assert_eq!((a.requests, b.requests, a.bore, b.bore), (1, 7, 0.0, 1.0));
     assert!((a.caused - 0.5).abs() < 0.05 && (a.caused + b.caused - 1.0).abs() < 1e-9);
-    let shown = tables::tables(&why);
+    let shown = why.tables();
     let all = ["all", "8", "", "17.50 s", "17.50 s"];
     assert_eq!(shown[1].rows[0], all, "{shown:?}");
     // The shares do not add up to 1, as some waiting is attributed to none.
@@ -220,7 +220,7 @@ fn tenants_are_groups() {
     let caused = why.groups.iter().filter(|of| of.by == "x-tenant");
     let caused: f64 = caused.map(|of| of.caused).sum();
     assert!((caused - 0.5).abs() < 1e-9, "{caused}");
-    assert_eq!(tables::tables(&why)[1].rows[0][3..], ["17.50 s", "35.00 s"]);
+    assert_eq!(why.tables()[1].rows[0][3..], ["17.50 s", "35.00 s"]);
     let both = [a.clone(), b.clone()];
     assert_dominant(&both, "Requests of the x-tenant a are");
 }
