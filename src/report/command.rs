@@ -1,5 +1,6 @@
 //! `queuescope report`: reads runs, writes their report, and returns the text for the terminal.
 
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::disk;
@@ -118,17 +119,33 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
         let text = std::mem::take(&mut text);
         files.push((path.clone(), mark.unwrap_or_default().to_owned() + &text));
     }
+    let mut done = String::new();
     for (path, text) in &files {
-        let written = disk::replace(path, text.as_bytes());
-        written.map_err(|cause| Error::write(path, cause))?;
+        let mut asked = [&args.output, &args.html].into_iter().flatten();
+        let is_asked = asked.any(|asked| asked == path);
+        match disk::replace(path, text.as_bytes()) {
+            Ok(()) => done += &written(path),
+            // The folder may be another's. The report is shown without the files that are usually in it.
+            Err(cause) if !is_asked && is_read_only(&cause) => {
+                let (path, why) = (path.display(), cause.kind());
+                let note = "--html FILE and --output FILE go elsewhere";
+                terminal::print_error(&format!("note: {path} is not written ({why}); {note}\n"));
+            }
+            Err(cause) => return Err(Error::write(path, cause)),
+        }
     }
     // Output for programs has no notes.
     if args.format != Format::Text && args.output.is_none() {
         terminal::print_error(&notes);
         return Ok(text);
     }
-    let files = files.iter().map(|(path, _)| written(path));
-    Ok(notes + &text + &files.collect::<String>())
+    Ok(notes + &text + &done)
+}
+
+/// Whether an error is that a folder must not be written to.
+fn is_read_only(cause: &io::Error) -> bool {
+    let kinds = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
+    kinds.contains(&cause.kind())
 }
 
 fn written(path: &Path) -> String {
