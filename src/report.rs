@@ -99,12 +99,6 @@ impl<'a> Report<'a> {
 }
 
 impl RunReport<'_> {
-    /// The notes of the reader and the warnings of the summary.
-    pub fn warnings(&self) -> impl Iterator<Item = &str> {
-        let notes = self.run.notes.iter().map(String::as_str);
-        notes.chain(self.run.warnings())
-    }
-
     fn state(&self) -> Value {
         match &self.run.file {
             _ if self.run.is_partial => "unfinished".into(),

@@ -15,7 +15,7 @@ pub use settings::{Comparison, MAX_ANSWERS, comparison};
 const RESAMPLING_SEED: u64 = 1;
 
 /// The values of both settings at each place in the schedule, run by run: `NaN` if missing, +∞ if the request failed.
-pub type Strata = Vec<Vec<(f64, f64)>>;
+type Strata = Vec<Vec<(f64, f64)>>;
 
 /// The difference of two settings in a metric, with 95 % bounds: in seconds, or of failed requests as a share.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -69,7 +69,7 @@ fn serialize_metric<S: Serializer>(metric: &Option<ColumnId>, to: S) -> Result<S
 }
 
 /// Compares one metric of two settings; `failed`: the number of failed requests of each. `None` if too few pairs have finite values for bounds.
-pub fn compare(
+fn compare(
     strata: &Strata,
     failed: [usize; 2],
     metric: Option<ColumnId>,

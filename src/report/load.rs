@@ -160,7 +160,12 @@ impl Summary {
         let facts = RunFacts::of(run);
         let mut summary = Summary::of_table(&run.table, &facts, run.window());
         let recorded = run.summary_as("/started_at_ns").map(Stamp::from_nanos);
-        let of_rows = || Some(Stamp::from_seconds(run.zero()?)?.plus_nanos(facts.started.nanos()));
+        let of_rows = || {
+            Some(
+                Stamp::from_seconds(run.epoch.or_else(|| run.began())?)?
+                    .plus_nanos(facts.started.nanos()),
+            )
+        };
         summary.began = recorded.or_else(of_rows);
         summary
     }

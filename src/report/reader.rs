@@ -325,14 +325,9 @@ impl Run {
     }
 
     /// When it began, Unix seconds, by `run.json` or its summary.
-    fn began(&self) -> Option<f64> {
+    pub(super) fn began(&self) -> Option<f64> {
         let began = self.file.as_ref().and_then(|file| file.began);
         began.or_else(|| self.summary_as("/started_at"))
-    }
-
-    /// Time 0 of its table, Unix seconds, if known.
-    pub fn zero(&self) -> Option<f64> {
-        self.epoch.or_else(|| self.began())
     }
 
     /// Reads its rows. With `is_lenient` an error becomes a note, and there are no rows.

@@ -298,12 +298,9 @@ impl WaitReport {
         }
         let servers = self.servers.iter().take(MAX_LISTED);
         rows.extend(servers.map(|of| line(&of.name, of.slots(), &of.causes)));
-        let heads = ["why they waited", "slots", "waited"].map(str::to_owned);
-        let names = causes.iter().map(|cause| cause.heading().to_owned());
-        let causes = Grid {
-            heads: heads.into_iter().chain(names).collect(),
-            rows,
-        };
+        let heads = ["why they waited", "slots", "waited"].into_iter();
+        let names = causes.iter().map(|cause| cause.heading());
+        let causes = Grid::new(heads.chain(names), rows);
         let parts = &self.parts;
         let sum = |of: fn(&groups::Part) -> f64| duration(parts.iter().map(of).sum());
         let (caused, waited) = (sum(|part| part.1), sum(|part| part.2));
@@ -323,10 +320,7 @@ impl WaitReport {
             "caused",
             "waited",
         ];
-        let groups = Grid {
-            heads: heads.map(str::to_owned).to_vec(),
-            rows: all.into_iter().chain(groups).collect(),
-        };
+        let groups = Grid::new(heads, all.into_iter().chain(groups).collect());
         let tables = [causes, groups].into_iter();
         tables.filter(|grid| !grid.rows.is_empty()).collect()
     }

@@ -73,7 +73,7 @@ fn group(group: &Group, run: &RunFacts) -> Value {
     let failed = group.failures.iter().map(|kind| {
         json!({
             "outcome": kind.outcome.name(),
-            "ended_in": kind.ended_in(),
+            "ended_in": kind.last_seen.map(|seen| seen.ended_in(|stage| stage.name)),
             "requests": kind.requests,
             "waited": figures(kind.waited.as_ref()),
         })

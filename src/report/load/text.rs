@@ -272,9 +272,8 @@ fn table(summary: &Summary) -> Option<Grid> {
         0 => "ms, ok requests".to_owned(),
         _ => format!("ms, {ok} of {requests} requests"),
     };
-    let heads = [&head, "count", "mean", "p50", "p95", "p99"].map(str::to_owned);
-    let heads = heads.into();
-    Some(Grid { heads, rows })
+    let heads = [&head, "count", "mean", "p50", "p95", "p99"];
+    Some(Grid::new(heads, rows))
 }
 
 fn row(latency: ColumnId, of: &stats::Summary) -> Vec<String> {
