@@ -292,16 +292,16 @@ impl Summary {
 /// Groups requests by the server that served them or was the last to fail them, the largest group first. Requests whose server is unknown
 /// are in no group.
 fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(Cow<'a, str>, Vec<Request>)> {
-    let text = |column, of: &Request| table.text(column, of.row());
+    let cell = |column, of: &Request| table.text(column, of.row());
     let hosts = requests
         .iter()
-        .map(|of| (text(ColumnId::worker, of), text(ColumnId::host, of)));
+        .map(|of| (cell(ColumnId::worker, of), cell(ColumnId::host, of)));
     let hosts: HashMap<&str, &str> = hosts.filter(|(_, host)| !host.is_empty()).collect();
     let mut by_host: BTreeMap<Cow<'a, str>, Vec<Request>> = BTreeMap::new();
     for request in requests {
-        let host = match text(ColumnId::host, request) {
+        let host = match cell(ColumnId::host, request) {
             "" if request.is_ok => continue,
-            "" => match parse_failed(text(ColumnId::failed_attempts, request)).last() {
+            "" => match parse_failed(cell(ColumnId::failed_attempts, request)).last() {
                 // Of an attempt that it never sent on, a hop reports its own name.
                 Some(failed) => match hosts.get(&*failed.host) {
                     Some(host) => Cow::Borrowed(*host),

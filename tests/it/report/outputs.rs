@@ -1,5 +1,6 @@
 //! `queuescope report`: nothing is destroyed that it reads, or that is another's.
 
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -89,7 +90,7 @@ fn an_output_that_is_an_input_by_any_name_is_refused() {
 fn what_is_anothers_is_replaced_by_force_alone_and_a_report_at_once() {
     let folder = folder(&[("run/requests.csv", &rows()), ("mine", "my thesis")]);
     let dir = folder.path();
-    std::fs::set_permissions(dir.join("mine"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    std::fs::set_permissions(dir.join("mine"), Permissions::from_mode(0o640)).unwrap();
     let why = "is no report that queuescope wrote";
     for flags in OUTPUTS {
         refused(dir, &format!("run {flags} mine"), why);
@@ -156,7 +157,7 @@ fn of_a_folder_that_must_not_be_written_to_there_is_a_report() {
     ]);
     let dir = folder.path();
     let theirs = dir.join("theirs");
-    let permit = |mode| std::fs::set_permissions(&theirs, PermissionsExt::from_mode(mode));
+    let permit = |mode| std::fs::set_permissions(&theirs, Permissions::from_mode(mode));
     permit(0o555).unwrap();
     // Who may write everywhere does without that.
     let may_override = std::fs::write(theirs.join("x"), "").is_ok();
