@@ -199,27 +199,21 @@ impl WaitReport {
         }))
     }
 
-    /// Waiting by cause in each of `slots` slots of `slot` seconds, by the time at which it began; by the request's arrival, where it
-    /// was on the way or on a clock that does not compare with the run's.
-    pub fn over_time(&self, table: &Table, slot: f64, slots: usize) -> Vec<ByCause> {
-        let mut sums = vec![ByCause::default(); slots];
+    /// Calls `add` for each wait with the second at which it began, and a function that returns it by cause. Where it was on the way, or on
+    /// a clock that does not compare with the run's, that is the second of the request's arrival.
+    pub fn each(&self, table: &Table, mut add: impl FnMut(f64, &dyn Fn() -> ByCause)) {
+        let arrival = |row| table.number(ColumnId::arrival_time, row);
         for row in table.first_rows().filter(|_| self.direct.total() > 0) {
-            let at = table.number(ColumnId::arrival_time, row).unwrap_or(0.0) / slot;
-            if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
-                sum.add_all(&Wait::before_server(&|column| table.value(column, row)));
-            }
+            let waited = || Wait::before_server(&|column| table.value(column, row));
+            add(arrival(row).unwrap_or(0.0), &waited);
         }
         for (queue, row, stay) in self.servers.iter().flat_map(Server::stays) {
             let is_raw = table.text(ColumnId::clock_state, row) == "raw";
             let shift = queue.shift.filter(|_| !is_raw);
             let queued = shift.map(|shift| seconds(stay.queued - shift));
-            let arrival = || table.number(ColumnId::arrival_time, row);
-            let at = queued.or_else(arrival).unwrap_or(0.0) / slot;
-            if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
-                sum.add_all(&queue.waits.causes(stay));
-            }
+            let at = queued.or_else(|| arrival(row)).unwrap_or(0.0);
+            add(at, &|| queue.waits.causes(stay));
         }
-        sums
     }
 
     /// The analysis as JSON.

@@ -16,7 +16,7 @@ use crate::report::reader::Run;
 use crate::report::render::{max_rate, named, servers_table};
 use crate::report::why::WaitReport;
 use crate::request::{Breakdown, Column, ColumnId, Scope, StageSet};
-use crate::stats::waits::Cause;
+use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
 
 /// The latencies with a chart of their distribution.
@@ -88,7 +88,7 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         "is_scheduled": all.is_scheduled,
         "all": spent_on(&all.spent, all.spent.sentence("a request took"), requests.over_time(|[all, _]| all)),
         "until_first_token": spent_on(&all.until_first, all.until_first.shares("until the first token") + ".", requests.over_time(|[_, until_first]| until_first)),
-        "waiting_over": requests.waiting(&run.table, &report.why),
+        "waiting_over": waiting(&run.table, &report.why),
         "waterfall": requests.waterfall(&run.table, each),
         "tables": { "servers": servers, "waiting": report.why.tables() },
         "window_note": report.summary.of_window(),
@@ -227,20 +227,6 @@ impl Requests {
         })
     }
 
-    /// The seconds of waiting by the time at which it began, for each cause of any importance.
-    fn waiting(&self, table: &Table, why: &WaitReport) -> Value {
-        let mut sums = why.over_time(table, self.slot, SLOTS);
-        while sums.pop_if(|last| last.total() == 0).is_some() {}
-        let causes = Cause::ALL.into_iter().filter_map(|cause| {
-            let of = || sums.iter().map(|sums| seconds(sums.of(cause)));
-            let is_visible = of().sum::<f64>() >= 0.0005 * seconds(why.causes.total());
-            is_visible.then(
-                || json!({ "cause": cause.heading(), "seconds": of().map(short).collect::<Value>() }),
-            )
-        });
-        json!({ "slot": short(self.slot), "causes": causes.collect::<Value>() })
-    }
-
     /// Single requests: the `each` slowest by their whole time, and by that until the first token.
     fn waterfall(&self, table: &Table, each: usize) -> Value {
         let mut slowest: Vec<&Request> = self.all.iter().collect();
@@ -273,6 +259,29 @@ impl Requests {
             "requests": requests.collect::<Value>(),
         })
     }
+}
+
+/// The seconds of waiting by the time at which it began, for each cause of any importance.
+fn waiting(table: &Table, why: &WaitReport) -> Value {
+    // It may begin long after the last arrival.
+    let mut last = 0.0_f64;
+    why.each(table, |at, _| last = last.max(at));
+    let slot = slot_of(last, SLOTS as f64 - 1.0);
+    let mut sums = vec![ByCause::default(); SLOTS];
+    why.each(table, |at, waited| {
+        if let Some(sum) = sums.get_mut((at.max(0.0) / slot) as usize) {
+            sum.add_all(&waited());
+        }
+    });
+    while sums.pop_if(|last| last.total() == 0).is_some() {}
+    let causes = Cause::ALL.into_iter().filter_map(|cause| {
+        let of = || sums.iter().map(|sums| seconds(sums.of(cause)));
+        let is_visible = of().sum::<f64>() >= 0.0005 * seconds(why.causes.total());
+        is_visible.then(
+            || json!({ "cause": cause.heading(), "seconds": of().map(short).collect::<Value>() }),
+        )
+    });
+    json!({ "slot": short(slot), "causes": causes.collect::<Value>() })
 }
 
 /// Stages without duplicates, in the order in which a request passes them.

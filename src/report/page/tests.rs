@@ -169,11 +169,26 @@ fn waiting_in_a_router_is_in_the_picture() {
     let mut run = run_of(20);
     let cells = "req_id=held, outcome=ok, arrival_time=0.1, queue_time_in_router=2.5";
     run.table.push_line(cells);
-    let causes = data_of_run(run)["waiting_over"]["causes"].take();
-    let mut causes = causes.as_array().unwrap().iter();
-    let router = causes.find(|of| of["cause"] == "router").unwrap();
-    let seconds = router["seconds"].as_array().unwrap().iter();
-    assert_eq!(seconds.filter_map(Value::as_f64).sum::<f64>(), 2.5);
+    // It came to its server long after the last arrival.
+    let late = "req_id=late, outcome=ok, host=h:1, clock_state=offset, arrival_time=0.1, queue_time_start=300, queue_time_end=304, \
+        pure_queue_time=4, finish_time=305";
+    run.table.push_line(late);
+    let data = data_of_run(run);
+    let causes = data["waiting_over"]["causes"].as_array().unwrap();
+    let sum = |of: &Value| -> f64 {
+        let seconds = of["seconds"].as_array().unwrap().iter();
+        seconds.filter_map(Value::as_f64).sum()
+    };
+    let mut routers = causes.iter().filter(|of| of["cause"] == "router");
+    assert_eq!(routers.next().map(sum), Some(2.5));
+    let waiting = &data["waiting"];
+    let all = ["waited_s", "in_router_s", "in_proxy_s"].map(|key| waiting[key].as_f64().unwrap());
+    let all: f64 = all.iter().sum();
+    let shown: f64 = causes.iter().map(sum).sum();
+    assert!(
+        all > 6.5 && (shown - all).abs() < 0.01 * all,
+        "{shown} {all}"
+    );
 }
 
 #[test]
