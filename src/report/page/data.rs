@@ -8,14 +8,14 @@ use serde_json::{Map, Value, json};
 
 use crate::clock::seconds;
 use crate::report::Report;
-use crate::report::files::RECORDS;
+use crate::report::files::{RECORDS, ServerFile};
 use crate::report::findings::RunReport;
 use crate::report::load::{OverTime, TimeSpent, latencies};
 use crate::report::phases::lines;
 use crate::report::reader::Run;
 use crate::report::render::{max_rate, named, servers_table};
 use crate::report::why::WaitReport;
-use crate::request::{Breakdown, Column, ColumnId, Scope, StageSet};
+use crate::request::{Breakdown, Column, ColumnId, Scope, ServerRole, StageSet};
 use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
 
@@ -78,7 +78,12 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
     };
     let mut servers = servers_table(&report.summary, |host| named(report, host));
     let started = run.file.iter().flat_map(|file| &file.servers);
-    let idle = started.filter(|server| !report.summary.hosts.contains_key(&server.host));
+    // A prefill server responds to no client, and of many servers not all are in the figures.
+    let is_other = |server: &&ServerFile| {
+        server.role == Some(ServerRole::Prefill) || report.summary.other_hosts.0 > 0
+    };
+    let hosts = &report.summary.hosts;
+    let idle = started.filter(|server| !is_other(server) && !hosts.contains_key(&server.host));
     servers
         .rows
         .extend(idle.map(|server| vec![server.name.clone(), "0".to_owned(), "0".to_owned()]));

@@ -6,6 +6,7 @@ use super::*;
 use crate::report::files::ExperimentFile;
 use crate::report::load::tests::*;
 use crate::report::render::{servers_table, to_markdown, to_text};
+use crate::request::ServerRole;
 
 /// Text that would break out of HTML or change the direction of text.
 const NASTY: &str =
@@ -189,6 +190,34 @@ fn waiting_in_a_router_is_in_the_picture() {
         all > 6.5 && (shown - all).abs() < 0.01 * all,
         "{shown} {all}"
     );
+}
+
+/// A row of a server without requests says that it had none.
+#[test]
+fn servers_whose_requests_are_not_counted_have_no_row() {
+    let servers = |run: Run| {
+        let mut data = data_of_run(run);
+        let rows = data["tables"]["servers"]["rows"].take();
+        let rows = rows.as_array().unwrap().iter();
+        let names = rows.map(|row| row[0].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let [mut prefill, decode, idle] = ["p", "d", "i"].map(|n| ServerFile::of(n, &format!("{n}:1")));
+    prefill.role = Some(ServerRole::Prefill);
+    let of = |lines: Vec<String>| {
+        let mut run = Run::of_lines(lines);
+        run.file = Some(RunFile {
+            servers: vec![prefill.clone(), decode.clone(), idle.clone()],
+            ..RunFile::default()
+        });
+        run
+    };
+    let row = |host: &str| format!("host={host}, prefill_host=p:1, outcome=ok, arrival_time=1");
+    assert_eq!(servers(of(vec![row("d:1")])), ["d (d:1)", "i"]);
+    // The servers with the most requests have rows. These have one each, and 60 others two.
+    let many = (0..120).map(|n| row(&format!("h{}:1", n / 2)));
+    let run = of(many.chain([row("d:1"), row("i:1")]).collect());
+    assert!(servers(run).iter().all(|name| name.starts_with('h')));
 }
 
 #[test]
