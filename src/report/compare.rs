@@ -76,18 +76,10 @@ fn compare(
     statistic: Statistic,
 ) -> Option<Difference> {
     let all = strata.iter().map(Vec::len).sum::<usize>();
-    let known = filter_pairs(strata, |value| !value.is_nan());
+    let of = |kept: Strata| Some((paired_difference(&kept, statistic, RESAMPLING_SEED)?, kept));
+    let known = of(filter_pairs(strata, |value| !value.is_nan()));
     // A quantile is finite as long as few failed.
-    let (found, kept) = match paired_difference(&known, statistic, RESAMPLING_SEED) {
-        Some(found) => (found, known),
-        None => {
-            let ended = filter_pairs(strata, f64::is_finite);
-            (
-                paired_difference(&ended, statistic, RESAMPLING_SEED)?,
-                ended,
-            )
-        }
-    };
+    let (found, kept) = known.or_else(|| of(filter_pairs(strata, f64::is_finite)))?;
     let has_failed = |(a, b): &(f64, f64)| a.is_infinite() || b.is_infinite();
     let pairs = kept.iter().map(Vec::len).sum();
     Some(Difference {

@@ -293,7 +293,7 @@ impl Comparison {
 /// beats the most others, or by the most. `None` if no difference is shown.
 fn best(names: &[String], all: &[&Difference]) -> Option<(usize, String)> {
     let shown = || all.iter().filter(|of| of.shown);
-    let is_beaten = |at: usize| shown().any(|of| of.loser() == at);
+    let is_beaten = |at: usize| shown().any(|of| of.is_of(at) && of.winner() != at);
     let wins = |at: usize| shown().filter(move |of| of.winner() == at);
     let score = |at: usize| {
         let by: f64 = wins(at).map(|of| of.difference.abs()).sum();
@@ -333,10 +333,6 @@ fn best(names: &[String], all: &[&Difference]) -> Option<(usize, String)> {
 impl Difference {
     fn winner(&self) -> usize {
         self.between.1[usize::from(self.difference < 0.0)]
-    }
-
-    fn loser(&self) -> usize {
-        self.between.1[usize::from(self.difference >= 0.0)]
     }
 
     fn is_of(&self, at: usize) -> bool {
