@@ -1,6 +1,6 @@
 //! `queuescope report`: reads runs, writes their report, and returns the text for the terminal.
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::disk;
@@ -81,6 +81,8 @@ pub const PAGE: &str = "report.html";
 const TABLE: &str = "summary.csv";
 /// The report as JSON, in an experiment's folder.
 pub const COMPARISON: &str = "comparison.json";
+/// The errors of writing into a folder that must not be written to.
+const READ_ONLY: [ErrorKind; 2] = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
 
 /// Makes a report, and returns the text for the terminal, of `width` columns if known.
 ///
@@ -126,7 +128,7 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
         match disk::replace(path, text.as_bytes()) {
             Ok(()) => done += &written(path),
             // The folder may be another's. The report is shown without the files that are usually in it.
-            Err(cause) if !is_asked && is_read_only(&cause) => {
+            Err(cause) if !is_asked && READ_ONLY.contains(&cause.kind()) => {
                 let (path, why) = (path.display(), cause.kind());
                 let note = "--html FILE and --output FILE go elsewhere";
                 terminal::print_error(&format!("note: {path} is not written ({why}); {note}\n"));
@@ -140,12 +142,6 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
         return Ok(text);
     }
     Ok(notes + &text + &done)
-}
-
-/// Whether an error is that a folder must not be written to.
-fn is_read_only(cause: &io::Error) -> bool {
-    let kinds = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
-    kinds.contains(&cause.kind())
 }
 
 fn written(path: &Path) -> String {

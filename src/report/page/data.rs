@@ -77,7 +77,7 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         (column.name.to_owned(), curve)
     };
     let mut servers = servers_table(&report.summary, |host| named(report, host));
-    let started = run.file.iter().flat_map(|file| &file.servers);
+    let started = run.servers().iter();
     // A prefill server responds to no client, and of many servers not all are in the figures.
     let is_other = |server: &&ServerFile| {
         server.role == Some(ServerRole::Prefill) || report.summary.other_hosts.0 > 0

@@ -41,6 +41,7 @@ const PROMPTS: [u64; 5] = [1_000, 3_000, 8_000, 32_000, 128_000];
 const OUTPUTS: [u64; 3] = [100, 500, 2_000];
 /// The bounds of classes of cached shares of the prompt, percent.
 const CACHED: [u64; 2] = [1, 50];
+const SHARES: [&str; 3] = ["nothing", "less than half", "half or more"];
 /// The most groups of a property.
 const MAX_GROUPS: usize = 12;
 /// A group is reported if it causes at least this share of the waiting, this many times its share of the requests, and is at most this
@@ -73,22 +74,15 @@ pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
         let names = numbers.map(|number| class(edges, number).1);
         names.collect::<Vec<String>>()
     });
-    let cached = ["nothing", "less than half", "half or more"];
-    let rank = |edges: &[u64], number| edges.partition_point(|edge| *edge < number);
     let kinds: [Kind<'_>; 5] = [
-        ("prompt", &|row| {
-            let at = rank(&PROMPTS, prompt(row)?);
-            Some((at, prompts.get(at)?))
-        }),
+        ("prompt", &|row| between(&PROMPTS, &prompts, prompt(row)?)),
         ("output", &|row| {
-            let at = rank(&OUTPUTS, count(ColumnId::actual_output_tokens, row)?);
-            Some((at, outputs.get(at)?))
+            let tokens = count(ColumnId::actual_output_tokens, row)?;
+            between(&OUTPUTS, &outputs, tokens)
         }),
         ("cached", &|row| {
-            let share =
-                count(ColumnId::cached_tokens, row)?.saturating_mul(100) / prompt(row)?.max(1);
-            let at = rank(&CACHED, share);
-            Some((at, cached.get(at)?))
+            let cached = count(ColumnId::cached_tokens, row)?.saturating_mul(100);
+            between(&CACHED, &SHARES, cached / prompt(row)?.max(1))
         }),
         ("endpoint", &|row| word(ColumnId::endpoint, row)),
         ("model", &|row| word(ColumnId::model, row)),
@@ -105,6 +99,12 @@ pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
         all.extend(by_class(table, parts, header, &class));
     }
     all
+}
+
+/// The class of a number between bounds.
+fn between<'t>(edges: &[u64], names: &'t [impl AsRef<str>], number: u64) -> Class<'t> {
+    let at = edges.partition_point(|edge| *edge < number);
+    Some((at, names.get(at)?.as_ref()))
 }
 
 fn by_class<'t>(
