@@ -9,8 +9,7 @@ use serde_json::json;
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::report::figures;
-use crate::report::load::RunFacts;
+use crate::report::load::{RunFacts, Summary};
 use crate::stats::Histogram;
 use crate::table::window::Window;
 
@@ -193,7 +192,7 @@ fn finish(
     let plan = run.plan.clone();
     let args = &plan.args;
     let edges = [args.leave_out_first, args.leave_out_last].map(|edge| edge.as_secs_f64());
-    let summary = figures::of_file(&rows, facts, edges);
+    let summary = Summary::of_file(&rows, facts, edges);
     let summary = summary.map_err(|read_error| match &written {
         Err(write_error) => Error::failed(format!("no figures: {write_error}")),
         Ok(()) => Error::failed(format!("no figures: {read_error}")),

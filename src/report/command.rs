@@ -1,5 +1,6 @@
 //! `queuescope report`: reads runs, writes their report, and returns the text for the terminal.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::disk;
@@ -7,13 +8,13 @@ use crate::error::Error;
 use crate::table::{join::join, parquet};
 use crate::terminal::{self, escaped};
 
+use super::Report;
 use super::files::{EXPERIMENT, ROWS, SUMMARY};
 use super::merge::merge;
 use super::outputs;
 use super::page;
 use super::reader::{inputs, load, sources};
 use super::render::{to_markdown, to_text};
-use super::runs::Report;
 
 /// Arguments of `queuescope report`.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -80,6 +81,8 @@ pub const PAGE: &str = "report.html";
 const TABLE: &str = "summary.csv";
 /// The report as JSON, in an experiment's folder.
 pub const COMPARISON: &str = "comparison.json";
+/// The errors of writing into a folder that must not be written to.
+const READ_ONLY: [ErrorKind; 2] = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
 
 /// Makes a report, and returns the text for the terminal, of `width` columns if known.
 ///
@@ -118,17 +121,27 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
         let text = std::mem::take(&mut text);
         files.push((path.clone(), mark.unwrap_or_default().to_owned() + &text));
     }
+    let mut done = String::new();
     for (path, text) in &files {
-        let written = disk::replace(path, text.as_bytes());
-        written.map_err(|cause| Error::write(path, cause))?;
+        let mut asked = [&args.output, &args.html].into_iter().flatten();
+        let is_asked = asked.any(|asked| asked == path);
+        match disk::replace(path, text.as_bytes()) {
+            Ok(()) => done += &written(path),
+            // The folder may be another's. The report is shown without the files that are usually in it.
+            Err(cause) if !is_asked && READ_ONLY.contains(&cause.kind()) => {
+                let (path, why) = (path.display(), cause.kind());
+                let note = "--html FILE and --output FILE go elsewhere";
+                terminal::print_error(&format!("note: {path} is not written ({why}); {note}\n"));
+            }
+            Err(cause) => return Err(Error::write(path, cause)),
+        }
     }
     // Output for programs has no notes.
     if args.format != Format::Text && args.output.is_none() {
         terminal::print_error(&notes);
         return Ok(text);
     }
-    let files = files.iter().map(|(path, _)| written(path));
-    Ok(notes + &text + &files.collect::<String>())
+    Ok(notes + &text + &done)
 }
 
 fn written(path: &Path) -> String {

@@ -8,16 +8,14 @@ pub use crate::stats::Statistic;
 use crate::stats::paired_difference;
 use crate::units::{US, durations};
 
-mod answer;
 mod settings;
 
-pub use answer::MAX_ANSWERS;
-pub use settings::{Comparison, comparison};
+pub use settings::{Comparison, MAX_ANSWERS, comparison};
 
 const RESAMPLING_SEED: u64 = 1;
 
 /// The values of both settings at each place in the schedule, run by run: `NaN` if missing, +∞ if the request failed.
-pub type Strata = Vec<Vec<(f64, f64)>>;
+type Strata = Vec<Vec<(f64, f64)>>;
 
 /// The difference of two settings in a metric, with 95 % bounds: in seconds, or of failed requests as a share.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -71,25 +69,17 @@ fn serialize_metric<S: Serializer>(metric: &Option<ColumnId>, to: S) -> Result<S
 }
 
 /// Compares one metric of two settings; `failed`: the number of failed requests of each. `None` if too few pairs have finite values for bounds.
-pub fn compare(
+fn compare(
     strata: &Strata,
     failed: [usize; 2],
     metric: Option<ColumnId>,
     statistic: Statistic,
 ) -> Option<Difference> {
     let all = strata.iter().map(Vec::len).sum::<usize>();
-    let known = filter_pairs(strata, |value| !value.is_nan());
+    let of = |kept: Strata| Some((paired_difference(&kept, statistic, RESAMPLING_SEED)?, kept));
+    let known = of(filter_pairs(strata, |value| !value.is_nan()));
     // A quantile is finite as long as few failed.
-    let (found, kept) = match paired_difference(&known, statistic, RESAMPLING_SEED) {
-        Some(found) => (found, known),
-        None => {
-            let ended = filter_pairs(strata, f64::is_finite);
-            (
-                paired_difference(&ended, statistic, RESAMPLING_SEED)?,
-                ended,
-            )
-        }
-    };
+    let (found, kept) = known.or_else(|| of(filter_pairs(strata, f64::is_finite)))?;
     let has_failed = |(a, b): &(f64, f64)| a.is_infinite() || b.is_infinite();
     let pairs = kept.iter().map(Vec::len).sum();
     Some(Difference {

@@ -19,6 +19,12 @@ const GAP: usize = 2;
 const MIN_WIDTH: usize = 12;
 
 impl Grid {
+    /// Makes a table of these headings and rows.
+    pub fn new<'h>(heads: impl IntoIterator<Item = &'h str>, rows: Vec<Vec<String>>) -> Grid {
+        let heads = heads.into_iter().map(str::to_owned).collect();
+        Grid { heads, rows }
+    }
+
     /// Renders aligned text. If `width` is given, columns that do not fit are left out from the right.
     pub fn to_text(&self, width: Option<usize>) -> String {
         let widths: Vec<usize> = (0..self.heads.len()).map(|at| self.widest(at)).collect();

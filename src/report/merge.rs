@@ -13,9 +13,8 @@ use crate::request::{COLUMNS, ColumnId};
 use crate::table::cells::RowWriter;
 use crate::table::rows;
 
-use super::figures::{facts, of_file};
 use super::files::{Grade, ROWS, SUMMARY, Verdict};
-use super::load::RunFacts;
+use super::load::{RunFacts, Summary};
 use super::reader::{Run, run_of};
 
 /// A shard of a schedule.
@@ -162,9 +161,9 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
         scheduled: runs().filter_map(Run::scheduled).sum::<u64>() as usize,
         config: config.into(),
         machine: Value::Null,
-        ..facts(&first.run)
+        ..RunFacts::of(&first.run)
     };
-    let mut summary = of_file(rows, &facts, [0.0; 2])?.to_json();
+    let mut summary = Summary::of_file(rows, &facts, [0.0; 2])?.to_json();
     let of_shard = |of: &Shard| json!({ "dir": of.run.dir, "shard": format!("{}/{}", of.number, of.count), "started_at_ns": of.began });
     let machine = |of: &Shard| of.run.summary_value("/machine").cloned();
     let warnings = shards.iter().flat_map(|of| {

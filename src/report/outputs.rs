@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::disk;
 use crate::error::Error;
 
+use super::FIRST_COLUMNS;
 use super::files::EXPERIMENT;
-use super::runs::FIRST_COLUMNS;
 
 /// The beginning of a report as text in a file.
 pub const TEXT_HEAD: &str = "queuescope report\n\n";

@@ -2,15 +2,12 @@
 //! from there put into the page only as text.
 
 mod data;
-mod downsample;
-mod over_time;
-mod waterfall;
 
 use serde_json::Value;
 
-pub use waterfall::{stage, stages};
+pub use data::{stage, stages};
 
-use super::runs::Report;
+use super::Report;
 use crate::request::STAGES;
 use crate::terminal::escaped_in_json;
 

@@ -1,7 +1,7 @@
 //! Reads the folders of runs and of experiments.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 #[cfg(test)]
@@ -182,9 +182,8 @@ pub fn run_of(path: &Path) -> Result<Run, Error> {
 /// The same; `None` if there is nothing of a run.
 fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
     let error = |cause| Error::read(path, cause);
-    let given = match std::fs::metadata(path) {
-        Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(None),
-        given => given.map_err(error)?,
+    let Some(given) = if_there(path, std::fs::metadata(path))? else {
+        return Ok(None);
     };
     disk::regular(&given).map_err(error)?;
     if !given.is_dir() {
@@ -324,14 +323,9 @@ impl Run {
     }
 
     /// When it began, Unix seconds, by `run.json` or its summary.
-    fn began(&self) -> Option<f64> {
+    pub(super) fn began(&self) -> Option<f64> {
         let began = self.file.as_ref().and_then(|file| file.began);
         began.or_else(|| self.summary_as("/started_at"))
-    }
-
-    /// Time 0 of its table, Unix seconds, if known.
-    pub fn zero(&self) -> Option<f64> {
-        self.epoch.or_else(|| self.began())
     }
 
     /// Reads its rows. With `is_lenient` an error becomes a note, and there are no rows.
@@ -394,18 +388,19 @@ fn make_names_unique(runs: &mut [Run]) {
 
 /// Reads a JSON file; `None` if there is none.
 fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
-    match disk::read(path) {
-        Ok(text) => serde_json::from_slice(&text)
-            .map(Some)
-            .map_err(|cause| Error::read(path, cause)),
-        Err(cause) if is_missing(&cause) => Ok(None),
-        Err(cause) => Err(Error::read(path, cause)),
-    }
+    let text = if_there(path, disk::read(path))?;
+    let value = text.map(|text| serde_json::from_slice(&text));
+    value.transpose().map_err(|cause| Error::read(path, cause))
 }
 
-/// Whether an error is that a file does not exist.
-fn is_missing(cause: &std::io::Error) -> bool {
-    matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+/// What was found at a path; `None` if there is nothing.
+fn if_there<T>(path: &Path, found: io::Result<T>) -> Result<Option<T>, Error> {
+    match found {
+        Err(cause) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&cause.kind()) => {
+            Ok(None)
+        }
+        found => found.map(Some).map_err(|cause| Error::read(path, cause)),
+    }
 }
 
 /// Reads the rows of a small CSV file, none if it does not exist. Broken rows are left out, with a note: the last may be cut, if the run
@@ -416,11 +411,10 @@ fn csv_rows<T: DeserializeOwned>(
     notes: &mut Vec<String>,
 ) -> Result<Vec<T>, Error> {
     let path = &dir.join(name);
-    let rows = match disk::open(path) {
-        Ok(file) => csv::Reader::from_reader(file).into_deserialize(),
-        Err(cause) if is_missing(&cause) => return Ok(Vec::new()),
-        Err(cause) => return Err(Error::read(path, cause)),
+    let Some(file) = if_there(path, disk::open(path))? else {
+        return Ok(Vec::new());
     };
+    let rows = csv::Reader::from_reader(file).into_deserialize();
     let (read, broken): (Vec<_>, Vec<_>) = rows.partition(Result::is_ok);
     let (all, broken) = (read.len() + broken.len(), broken.len());
     if broken > 0 {

@@ -7,14 +7,13 @@ use serde_json::json;
 use crate::request::ColumnId;
 use crate::terminal::one_line;
 
+use super::Report;
 use super::compare::{Difference, MAX_ANSWERS};
 use super::files::{Grade, plain};
-use super::findings::Finding;
+use super::findings::{Finding, RunReport};
 use super::grid::Grid;
 use super::load::{Figure, Group, RunFacts, Summary};
 use super::phases;
-use super::runs::{Report, RunReport};
-use super::why::tables::tables;
 use crate::units::duration;
 
 /// A part of a report.
@@ -24,8 +23,6 @@ pub enum Block {
     Run {
         /// Its name.
         name: String,
-        /// Its mark, such as `INVALID`.
-        mark: Option<&'static str>,
         /// What is to be known before its figures are read.
         notes: Vec<String>,
     },
@@ -112,7 +109,7 @@ pub fn to_markdown(report: &Report<'_>) -> String {
 fn of_run(run: &RunReport<'_>) -> Vec<Block> {
     let mut blocks = vec![heading(run, false)];
     blocks.extend(run.summary.blocks(|host| named(run, host)));
-    blocks.extend(tables(&run.why).into_iter().map(Block::Table));
+    blocks.extend(run.why.tables().into_iter().map(Block::Table));
     blocks.push(Block::Findings(run.findings.clone()));
     blocks.push(Block::Figures(phases::lines(&run.episodes)));
     blocks
@@ -129,7 +126,6 @@ pub fn named(run: &RunReport<'_>, host: &str) -> String {
 fn heading(run: &RunReport<'_>, with_window: bool) -> Block {
     Block::Run {
         name: run.run.name.clone(),
-        mark: run.run.mark(),
         notes: notes_of(run, with_window),
     }
 }
@@ -142,7 +138,7 @@ fn lines(prefix: &str, lines: &[String]) -> String {
 /// Renders a block for the terminal, below the mark of its run; `None` if it is empty.
 pub fn text(block: &Block, mark: Option<&str>, width: Option<usize>) -> Option<String> {
     let text = match block {
-        Block::Run { name, mark, notes } => {
+        Block::Run { name, notes } => {
             let mark = mark.map_or(String::new(), |mark| format!("{mark}: "));
             return Some(format!("{mark}{name}\n{}", lines("  ", notes)));
         }
@@ -169,7 +165,7 @@ pub fn text(block: &Block, mark: Option<&str>, width: Option<usize>) -> Option<S
 /// Renders a block as Markdown. The heading of a run and each of its tables have its mark.
 fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
     let text = match block {
-        Block::Run { name, mark, notes } => {
+        Block::Run { name, notes } => {
             let mark = mark.map_or(String::new(), |mark| format!(" ({mark})"));
             let space = if notes.is_empty() { "" } else { "\n" };
             return Some(format!("## {name}{mark}\n{space}{}", lines("- ", notes)));
@@ -198,7 +194,9 @@ fn notes_of(of: &RunReport<'_>, with_window: bool) -> Vec<String> {
     let error = of.run.file.iter().filter_map(|file| file.error.as_ref());
     let error = error.map(|error| format!("failed: {error}"));
     let window = of.summary.of_window().filter(|_| with_window);
-    let notes = of.warnings().map(|note| format!("note: {note}"));
+    let notes = of.run.notes.iter().map(String::as_str);
+    let notes = notes.chain(of.run.warnings());
+    let notes = notes.map(|note| format!("note: {note}"));
     let all = reasons.chain(error).chain(window).chain(notes);
     all.map(|line| one_line(&line).into_owned()).collect()
 }
@@ -261,10 +259,7 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
 pub fn table(first: &str, rows: Vec<Vec<String>>) -> Grid {
     let shown = LATENCIES.map(|(head, ..)| head);
     let heads = [first, "ok", "failed", "req/s"].into_iter().chain(shown);
-    Grid {
-        heads: heads.chain(["tokens/s"]).map(str::to_owned).collect(),
-        rows,
-    }
+    Grid::new(heads.chain(["tokens/s"]), rows)
 }
 
 /// The row of a run or a server: requests that went well and that failed, requests a second, latencies, tokens a second.
@@ -282,7 +277,7 @@ pub fn line_of(name: String, of: &Group, run: &RunFacts) -> Vec<String> {
 }
 
 /// A table with a row for each run.
-pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
+fn of_runs(runs: &[RunReport<'_>]) -> Grid {
     let line = |of: &RunReport<'_>| line_of(of.run.marked_name(), &of.summary.all, &of.summary.run);
     table("run", runs.iter().map(line).collect())
 }

@@ -5,7 +5,6 @@
 
 mod groups;
 mod server;
-pub mod tables;
 
 use std::collections::BTreeMap;
 
@@ -14,11 +13,12 @@ use serde_json::{Value, json};
 pub use groups::{Group, dominant_group};
 pub use server::{Server, key};
 
+use super::grid::Grid;
 use super::reader::Run;
 use crate::clock::seconds;
 use crate::request::{ColumnId, Row, Wait};
 use crate::stats::Interval;
-use crate::stats::waits::{ByCause, Cause};
+use crate::stats::waits::{ByCause, Cause, Stay};
 use crate::table::Table;
 use crate::units::{duration, thousands};
 
@@ -47,6 +47,8 @@ pub struct WaitReport {
 const MAX_HOLDERS: usize = 3;
 /// The most requests in the lists of those that waited longest, and that held up others longest.
 const MAX_LISTED: usize = 10;
+/// With a smaller mean wait there are no tables, seconds.
+const MIN_MEAN_S: f64 = 0.001;
 
 impl WaitReport {
     /// Analyzes a run.
@@ -95,16 +97,21 @@ impl WaitReport {
             let queues = server.queues.values();
             why.unattributed_s += queues.map(|of| of.waits.unattributed_s).sum::<f64>();
         }
-        let mut parts = BTreeMap::<usize, [f64; 2]>::new();
-        for (queue, row, stay) in why.servers.iter().flat_map(Server::stays) {
-            let [held, waited] = parts.entry(row).or_default();
-            *held += queue.waits.held_up(stay);
-            *waited += seconds(stay.waited());
-        }
-        let parts = parts.into_iter();
-        why.parts = parts
-            .map(|(row, [held, waited])| (row, held, waited))
-            .collect();
+        let stays = why.servers.iter().flat_map(Server::stays);
+        let part = |(queue, row, stay): (&server::Queue, usize, &Stay)| {
+            (row, queue.waits.held_up(stay), seconds(stay.waited()))
+        };
+        why.parts = stays.map(part).collect();
+        // A sequence of a pair has a stay at each of its servers.
+        why.parts.sort_by_key(|(row, ..)| *row);
+        why.parts.dedup_by(|(row, held, waited), first| {
+            let is_same = *row == first.0;
+            if is_same {
+                first.1 += *held;
+                first.2 += *waited;
+            }
+            is_same
+        });
         why.groups = groups::of(table, &why.parts);
         why
     }
@@ -192,27 +199,21 @@ impl WaitReport {
         }))
     }
 
-    /// Waiting by cause in each of `slots` slots of `slot` seconds, by the time at which it began; by the request's arrival, where it
-    /// was on the way or on a clock that does not compare with the run's.
-    pub fn over_time(&self, table: &Table, slot: f64, slots: usize) -> Vec<ByCause> {
-        let mut sums = vec![ByCause::default(); slots];
+    /// Calls `add` for each wait with the second at which it began, and a function that returns it by cause. Where it was on the way, or on
+    /// a clock that does not compare with the run's, that is the second of the request's arrival.
+    pub fn each(&self, table: &Table, mut add: impl FnMut(f64, &dyn Fn() -> ByCause)) {
+        let arrival = |row| table.number(ColumnId::arrival_time, row);
         for row in table.first_rows().filter(|_| self.direct.total() > 0) {
-            let at = table.number(ColumnId::arrival_time, row).unwrap_or(0.0) / slot;
-            if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
-                sum.add_all(&Wait::before_server(&|column| table.value(column, row)));
-            }
+            let waited = || Wait::before_server(&|column| table.value(column, row));
+            add(arrival(row).unwrap_or(0.0), &waited);
         }
         for (queue, row, stay) in self.servers.iter().flat_map(Server::stays) {
             let is_raw = table.text(ColumnId::clock_state, row) == "raw";
             let shift = queue.shift.filter(|_| !is_raw);
             let queued = shift.map(|shift| seconds(stay.queued - shift));
-            let arrival = || table.number(ColumnId::arrival_time, row);
-            let at = queued.or_else(arrival).unwrap_or(0.0) / slot;
-            if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
-                sum.add_all(&queue.waits.causes(stay));
-            }
+            let at = queued.or_else(|| arrival(row)).unwrap_or(0.0);
+            add(at, &|| queue.waits.causes(stay));
         }
-        sums
     }
 
     /// The analysis as JSON.
@@ -262,6 +263,60 @@ impl WaitReport {
         all.sort_by(|a, b| of(b).total_cmp(&of(a)));
         all.truncate(MAX_LISTED);
         all
+    }
+
+    /// The causes of waiting at each server, and the kinds of requests that waited and that held others up. None if the requests hardly
+    /// waited.
+    pub fn tables(&self) -> Vec<Grid> {
+        let whole = self.causes.total();
+        if self.mean().is_none_or(|mean| mean < MIN_MEAN_S)
+            && seconds(self.direct.total()) <= MIN_MEAN_S * self.sequences as f64
+        {
+            return Vec::new();
+        }
+        let percent = |share: f64| format!("{:.0} %", share * 100.0);
+        let causes = self.causes.all().filter(|(_, nanos)| nanos * 2000 >= whole);
+        let causes: Vec<Cause> = causes.map(|(cause, _)| cause).collect();
+        let line = |name: &str, slots: Option<(u32, &str)>, of: &ByCause| {
+            let slots = slots.map(|(slots, source)| format!("{slots}, {source}"));
+            let slots = slots.unwrap_or_else(|| "-".to_owned());
+            let waited = of.total();
+            let share = |cause: &Cause| percent(of.of(*cause) as f64 / waited.max(1) as f64);
+            let shares = causes.iter().map(share);
+            let first = [name.to_owned(), slots, duration(seconds(waited))];
+            first.into_iter().chain(shares).collect::<Vec<String>>()
+        };
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        if self.servers.len() != 1 || self.direct.total() > 0 {
+            rows.push(line("all", None, &self.causes));
+        }
+        let servers = self.servers.iter().take(MAX_LISTED);
+        rows.extend(servers.map(|of| line(&of.name, of.slots(), &of.causes)));
+        let heads = ["why they waited", "slots", "waited"].into_iter();
+        let names = causes.iter().map(|cause| cause.heading());
+        let causes = Grid::new(heads.chain(names), rows);
+        let parts = &self.parts;
+        let sum = |of: fn(&groups::Part) -> f64| duration(parts.iter().map(of).sum());
+        let (caused, waited) = (sum(|part| part.1), sum(|part| part.2));
+        let all = ["all", &parts.len().to_string(), "", &caused, &waited].map(str::to_owned);
+        let all = (!self.groups.is_empty()).then(|| all.to_vec());
+        let groups = self.groups.iter().map(|of| {
+            let shares = [of.share_of_requests, of.share_of_tokens, of.caused, of.bore];
+            let unit = if of.is_length() { " tokens" } else { "" };
+            let name = format!("{} {}{unit}", of.by, of.name);
+            let shares = shares.into_iter().map(percent);
+            std::iter::once(name).chain(shares).collect::<Vec<String>>()
+        });
+        let heads = [
+            "who held others up",
+            "requests",
+            "tokens",
+            "caused",
+            "waited",
+        ];
+        let groups = Grid::new(heads, all.into_iter().chain(groups).collect());
+        let tables = [causes, groups].into_iter();
+        tables.filter(|grid| !grid.rows.is_empty()).collect()
     }
 }
 

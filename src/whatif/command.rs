@@ -12,7 +12,6 @@ use crate::disk;
 use crate::error::Error;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::{self, Entry};
-use crate::report::figures::figures;
 use crate::report::load::{Goal, Summary, goals_ms};
 use crate::report::outputs;
 use crate::report::reader::{self, Run, inputs};
@@ -264,7 +263,7 @@ impl Results<'_> {
         let predicted = servers.serve(load);
         let mut run = self.run_of(&self.label(&settings, load), &settings, &predicted);
         self.set_goals(&mut run);
-        let summary = figures(&run);
+        let summary = Summary::of_run(&run);
         Ok((settings, servers, predicted, (run, summary)))
     }
 

@@ -13,10 +13,10 @@ use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, find
 use crate::experiment::plan::settings::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
 use crate::experiment::scrape::Scraper;
-use crate::report::figures::figures;
 use crate::report::files::{FAULTS, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUMMARY};
+use crate::report::load::Summary;
 use crate::report::reader;
-use crate::report::runs::summary_of;
+use crate::report::summary_of;
 use crate::table::join;
 use crate::traffic::{self, FinishedRun, LiveProgress};
 
@@ -86,7 +86,7 @@ fn add_front_reports(run: &RunResult) -> anyhow::Result<Option<String>> {
     let [rows, front, summary] = files;
     let problem = join::add_front_reports(&rows, &front, run.file.began)?;
     for run in &reader::load(std::slice::from_ref(&run.dir))?.runs {
-        write_json(&summary, &summary_of(run, &figures(run)))?;
+        write_json(&summary, &summary_of(run, &Summary::of_run(run)))?;
     }
     Ok(problem.map(|problem| format!("{PROXY_ROWS}: {problem}")))
 }

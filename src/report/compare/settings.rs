@@ -1,4 +1,5 @@
-//! Which settings of an experiment are compared: each with the first that was sent the same requests; if they are few, each with each.
+//! Which settings of an experiment are compared: each with the first that was sent the same requests; if they are few, each with each. And
+//! which is best, in a sentence or two.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,8 @@ pub struct Comparison {
     pub notes: Vec<String>,
 }
 
-/// The columns compared, and what a failed request counts as: the time of a stage that it never reached is unknown.
+/// The columns compared, and what a failed request counts as: the time of a stage that it never reached is unknown. By the first two
+/// settings are ranked.
 const METRICS: [(ColumnId, f64); 4] = [
     (ColumnId::ttft, f64::INFINITY),
     (ColumnId::total_latency, f64::INFINITY),
@@ -36,6 +38,12 @@ const STATISTICS: [(Statistic, &str, u32); 2] = [
     (Statistic::Quantile(0.5), "p50", 40),
     (Statistic::Quantile(0.99), "p99", 500),
 ];
+/// The most answers on the terminal.
+pub const MAX_ANSWERS: usize = 4;
+/// So many repeats show how waits of one run depend on each other.
+const ENOUGH_REPEATS: usize = 3;
+const FEW_REPEATS: &str =
+    "Where queues are long, intervals of one or two runs are too narrow: take three repeats.";
 /// Runs that differ in this key alone are repeats with another schedule.
 const SEED: &str = "seed";
 
@@ -240,3 +248,97 @@ fn compare_settings(
     }
     found
 }
+
+impl Comparison {
+    /// Names the best setting by each latency, with the settings it beats and those it is not shown to beat; and settings that fail more
+    /// often. If no difference is shown, says so; empty if nothing was compared.
+    pub fn answers(&self) -> Vec<String> {
+        let all = &self.differences;
+        let mut found = Vec::new();
+        for (metric, _) in &METRICS[..2] {
+            for (group, names) in self.groups.iter().enumerate() {
+                let of = |(statistic, ..): &(Statistic, &str, u32)| {
+                    let is_one = |of: &&Difference| {
+                        of.between.0 == group
+                            && of.metric == Some(*metric)
+                            && of.statistic == *statistic
+                    };
+                    best(names, &all.iter().filter(is_one).collect::<Vec<_>>())
+                };
+                // Of equals the last: the p99.
+                let by_statistic = STATISTICS.iter().filter_map(of);
+                let most = by_statistic.max_by_key(|(wins, _)| *wins);
+                found.extend(most.map(|(_, sentence)| sentence));
+            }
+        }
+        let shown = || all.iter().filter(|of| of.shown);
+        let mut failed = shown().filter(|of| of.metric.is_none()).peekable();
+        if found.is_empty() && failed.peek().is_none() && !all.is_empty() {
+            let count = all.len();
+            return vec![format!(
+                "No setting is shown to be the best by TTFT or total latency (comparisons: {count}): run longer, or with more repeats."
+            )];
+        }
+        let is_few = shown().any(|of| of.repeats < ENOUGH_REPEATS);
+        if is_few {
+            // The terminal leaves out the last of many.
+            found.insert(found.len().min(MAX_ANSWERS - 1), FEW_REPEATS.to_owned());
+        }
+        found.extend(failed.map(Difference::sentence));
+        found
+    }
+}
+
+/// Returns the best setting by these differences as a sentence, with the number of settings that it beats: no setting beats it, and it
+/// beats the most others, or by the most. `None` if no difference is shown.
+fn best(names: &[String], all: &[&Difference]) -> Option<(usize, String)> {
+    let shown = || all.iter().filter(|of| of.shown);
+    let is_beaten = |at: usize| shown().any(|of| of.is_of(at) && of.winner() != at);
+    let wins = |at: usize| shown().filter(move |of| of.winner() == at);
+    let score = |at: usize| {
+        let by: f64 = wins(at).map(|of| of.difference.abs()).sum();
+        (wins(at).count(), by)
+    };
+    let unbeaten = (0..names.len()).filter(|at| wins(*at).count() > 0 && !is_beaten(*at));
+    let best = unbeaten.max_by(|x, y| {
+        let (x, y) = (score(*x), score(*y));
+        x.0.cmp(&y.0).then(x.1.total_cmp(&y.1))
+    })?;
+    let name = |at: usize| names.get(at).map_or("", String::as_str);
+    let against = |at: usize| all.iter().find(|of| of.is_of(best) && of.is_of(at));
+    let (mut beaten, mut not_shown, mut not_compared) = (Vec::new(), Vec::new(), 0);
+    for other in (0..names.len()).filter(|at| *at != best) {
+        match against(other) {
+            Some(of) if of.shown => beaten.push(name(other)),
+            Some(_) => not_shown.push(name(other)),
+            None => not_compared += 1,
+        }
+    }
+    let first = wins(best).next()?;
+    let mut sentence = format!(
+        "best on {}: {}, shown against {}",
+        first.label(),
+        name(best),
+        beaten.join(" and ")
+    );
+    if !not_shown.is_empty() {
+        sentence += &format!("; not shown against {}", not_shown.join(" and "));
+    }
+    if not_compared > 0 {
+        sentence += &format!("; not compared with the other {not_compared}");
+    }
+    Some((score(best).0, sentence + "."))
+}
+
+impl Difference {
+    fn winner(&self) -> usize {
+        self.between.1[usize::from(self.difference < 0.0)]
+    }
+
+    fn is_of(&self, at: usize) -> bool {
+        self.between.1.contains(&at)
+    }
+}
+
+#[cfg(test)]
+mod tests;

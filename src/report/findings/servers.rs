@@ -1,14 +1,15 @@
-//! Servers: growing queues, unequal shares, and servers that were not used again.
+//! Servers: growing queues, unequal shares, servers that were not used again, and what limits pairs of prefill and decode servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::seconds;
 use crate::report::reader::Run;
-use crate::request::{ColumnId, ServerRole};
+use crate::request::{ColumnId, Period, ServerRole};
+use crate::stats::waits::Cause;
 use crate::table::Table;
 use crate::units::duration;
 
-use super::{Finding, Level, RunReport};
+use super::{Finding, Level, QUEUE_SHARE, RunReport};
 
 /// The fewest requests of a server, or of a third of a run, that a mean is taken of.
 const ENOUGH: usize = 30;
@@ -174,4 +175,71 @@ fn unequal_queues(hosts: &[Host<'_>]) -> Option<String> {
             duration(*shortest)
         )
     })
+}
+
+/// What can limit a pair of a prefill and a decode server.
+///
+/// A request that waits for memory of the decode server waits for those that hold it. They may be decoding, or wait themselves: for
+/// prefill, for the transfer or for a slot.
+struct Bottleneck {
+    /// The wait that shows it, and its text.
+    wait: (Period, &'static str),
+    /// The stages that it prolongs for requests that hold memory of the decode server, and their text.
+    stages: (&'static [Period], &'static str),
+    title: &'static str,
+    cause: Cause,
+}
+
+const BOTTLENECKS: [Bottleneck; 4] = [
+    Bottleneck {
+        wait: (Period::DECODE_MEMORY, "until decode had memory for it"),
+        stages: (&[Period::DECODE], "decoding"),
+        title: "Decode is full: prefill waits for its memory",
+        cause: Cause::DecodeMemory,
+    },
+    Bottleneck {
+        wait: (Period::PREFILL_QUEUE, "in prefill's queue"),
+        stages: (
+            &[Period::PREFILL_QUEUE, Period::PREFILL],
+            "in prefill or its queue",
+        ),
+        title: "Prefill is too slow: requests wait in its queue",
+        cause: Cause::PrefillQueue,
+    },
+    Bottleneck {
+        wait: (Period::KV_TRANSFER, "for its KV cache"),
+        stages: (&[Period::KV_TRANSFER], "in the transfer of their KV cache"),
+        title: "The link is too slow: requests wait for their KV cache",
+        cause: Cause::Transfer,
+    },
+    Bottleneck {
+        wait: (Period::DECODE_SLOT, "for a slot of decode's batch"),
+        stages: (&[Period::DECODE_SLOT], "waiting for a slot"),
+        title: "Decode's batch is full: requests wait for a slot",
+        cause: Cause::DecodeSlots,
+    },
+];
+
+/// Names what requests of pairs waited for most, if the four waits are a large part of their time.
+pub fn pair(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
+    let nanos = |period: &Period| report.part(*period).map_or(0, |part| part.nanos);
+    let longest = BOTTLENECKS.iter().max_by_key(|one| nanos(&one.wait.0))?;
+    let share_of = |one: &Bottleneck| report.summary.all.spent.share(report.part(one.wait.0)?);
+    let shares = BOTTLENECKS.iter().filter_map(share_of);
+    let took =
+        (shares.sum::<f64>() >= QUEUE_SHARE).then(|| report.stage(longest.wait.0, 0.0))??;
+    let mut what = format!("A request waited {took} {}", longest.wait.1);
+    let mut bottleneck = longest;
+    if longest.wait.0 == Period::DECODE_MEMORY {
+        let held = |one: &Bottleneck| one.stages.0.iter().map(nanos).sum::<i128>();
+        bottleneck = BOTTLENECKS.iter().max_by_key(|one| held(one))?;
+        let part =
+            held(bottleneck) as f64 / BOTTLENECKS.iter().map(held).sum::<i128>().max(1) as f64;
+        let (at, part) = (bottleneck.stages.1, part * 100.0);
+        what +=
+            &format!("; those that had it were {at} for {part:.0} % of the time that they had it");
+    }
+    finding.title = bottleneck.title.to_owned();
+    finding.advice = bottleneck.cause.advice().to_owned();
+    Some(format!("{what}."))
 }

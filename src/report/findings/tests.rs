@@ -8,10 +8,11 @@ use crate::request::{BodyTiming, ENGINE};
 use crate::stats::waits::Cause;
 
 mod failing;
+mod pairs;
 mod waiting;
 
 /// A run of so many good requests, one every 37 ms, at two servers in turn; `change` gets each with its number and its scheduled time, ms.
-pub(super) fn run_of(count: i64, change: impl Fn(Sample, i64, i64) -> Sample) -> Run {
+fn run_of(count: i64, change: impl Fn(Sample, i64, i64) -> Sample) -> Run {
     let row = |n: i64| {
         let sample = Sample::starting(n * 37).host(["a:1", "b:1"][n as usize % 2]);
         let sample = sample.with(|record| record.worker = Some("hop".to_owned()));
@@ -29,7 +30,7 @@ fn kinds(run: &Run) -> Vec<&'static str> {
 }
 
 /// Returns the only finding, which must be of this kind.
-pub(super) fn only(run: &Run, kind: &str) -> Finding {
+fn only(run: &Run, kind: &str) -> Finding {
     let mut all = found(run);
     assert_eq!(all.len(), 1, "{all:#?}");
     let finding = all.remove(0);
@@ -55,7 +56,7 @@ fn moments(text: &str) -> Vec<(Moment, i64)> {
 }
 
 /// Sets moments, ms after the scheduled time.
-pub(super) fn set(sample: Sample, start: i64, moments: &[(Moment, i64)]) -> Sample {
+fn set(sample: Sample, start: i64, moments: &[(Moment, i64)]) -> Sample {
     let set = |sample: Sample, (moment, after): &(Moment, i64)| sample.at(*moment, start + after);
     moments.iter().fold(sample, set)
 }

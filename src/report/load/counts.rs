@@ -257,11 +257,6 @@ impl FailureKind {
         }
         text
     }
-
-    /// Where they were last seen, by the names of the column `ended_in`.
-    pub fn ended_in(&self) -> Option<String> {
-        self.last_seen.map(|seen| seen.ended_in(|stage| stage.name))
-    }
 }
 
 /// The time that [`TimeSpent`] splits into stages, seconds: from the schedule to the end; in a proxy's rows from the send or arrival.

@@ -8,11 +8,8 @@ use crate::request::ColumnId;
 use crate::stats;
 
 use super::counts::most_frequent;
-use super::flow::{OverTime, RunFacts};
-use super::goodput::Goal;
 use super::latency::ends;
-use super::spent::TimeSpent;
-use super::summary::{Group, Summary};
+use super::{Goal, Group, OverTime, RunFacts, Summary, TimeSpent};
 
 /// A figure of a sample.
 pub type Figure = fn(&stats::Summary) -> f64;
@@ -76,7 +73,7 @@ fn group(group: &Group, run: &RunFacts) -> Value {
     let failed = group.failures.iter().map(|kind| {
         json!({
             "outcome": kind.outcome.name(),
-            "ended_in": kind.ended_in(),
+            "ended_in": kind.last_seen.map(|seen| seen.ended_in(|stage| stage.name)),
             "requests": kind.requests,
             "waited": figures(kind.waited.as_ref()),
         })
@@ -163,7 +160,7 @@ fn counts(group: &Group) -> Value {
 }
 
 fn rates(group: &Group, run: &RunFacts) -> Value {
-    let (flow, tokens, latencies) = (&group.flow, &group.tokens, &group.latencies);
+    let (tokens, latencies) = (&group.tokens, &group.latencies);
     let completed = run.per_second(group.completed as f64);
     let per_second = |tokens: Option<u64>| tokens.and_then(|n| run.per_second(n as f64));
     // As in bench_serving: the time in flight of successful requests, over the length of the run.
@@ -171,8 +168,8 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
         .e2e()
         .and_then(|e2e| run.per_second(e2e.mean * e2e.count as f64));
     json!({
-        "schedule_rate": flow.schedule_rate,
-        "achieved_rate": flow.achieved_rate,
+        "schedule_rate": group.schedule_rate,
+        "achieved_rate": group.achieved_rate,
         "completed_rate": completed,
         "request_throughput": completed,
         "total_input_tokens": tokens.input,
@@ -234,7 +231,7 @@ fn bench_names(group: &Group) -> Value {
 }
 
 fn over_time(group: &Group) -> Value {
-    let over_time = group.flow.over_time.as_ref();
+    let over_time = group.over_time.as_ref();
     let missing = |at: usize| {
         let known = over_time.filter(|of| of.series[at].is_some());
         known.map(|of| of.missing[at])

@@ -6,8 +6,7 @@ use std::thread::available_parallelism;
 use crate::clock::seconds;
 use crate::report::capitalized;
 use crate::report::timeline::{labelled, mark};
-use crate::request::{Breakdown, Period, StageSet, Unseen};
-pub use crate::request::{PartSpent, TimeSpent};
+use crate::request::{Breakdown, PartSpent, Period, StageSet, TimeSpent, Unseen};
 use crate::table::Table;
 use crate::units::duration;
 

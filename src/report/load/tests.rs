@@ -4,9 +4,10 @@ pub use serde_json::{Value, json};
 
 use super::*;
 pub use super::{RunFacts, Summary};
+pub use crate::report::Report;
 pub use crate::report::files::{FaultRow, ProcessFile, RunFile, SeriesRow, ServerFile};
+pub use crate::report::findings::RunReport;
 pub use crate::report::reader::{Loaded, Run};
-pub use crate::report::runs::{Report, RunReport};
 pub use crate::report::sample::{Sample, at, ms};
 use crate::report::sanitize::sanitize;
 pub use crate::request::csv;
@@ -479,7 +480,7 @@ fn requests_that_ended_before_the_window_are_not_unknown_in_it() {
     // The first ends at 500 ms, the second at 1300 ms.
     let table = table(&[silent(0), silent(800), Sample::starting(1200).open_row()]);
     let summary = Summary::of_table(&table, &run(), Some(window));
-    let over_time = summary.all.flow.over_time.unwrap();
+    let over_time = summary.all.over_time.unwrap();
     assert_eq!(over_time.missing, [0, 1, 1, 1]);
     let [.., unknown] = over_time.series;
     assert!((unknown.unwrap().mean - 0.3).abs() < 1e-9);

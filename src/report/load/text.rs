@@ -6,9 +6,9 @@ use crate::request::ColumnId;
 use crate::stats;
 use crate::units::{count, duration, milliseconds};
 
+use super::Summary;
 use super::counts::most_frequent;
 use super::latency::{Latencies, Latency};
-use super::summary::Summary;
 
 /// The latencies in the table; those that no request had are left out.
 const ROWS: [ColumnId; 17] = [
@@ -165,7 +165,7 @@ fn errors(summary: &Summary) -> impl Iterator<Item = String> {
 
 fn rates(summary: &Summary) -> String {
     let (run, all) = (&summary.run, &summary.all);
-    let drawn = all.flow.schedule_rate;
+    let drawn = all.schedule_rate;
     let drawn = drawn.map_or(String::new(), |drawn| format!(" (schedule {drawn:.2})"));
     // All else is of their turns.
     let is_talk = run.config["turns"].as_u64() > Some(1);
@@ -174,10 +174,10 @@ fn rates(summary: &Summary) -> String {
         Some(offered) => format!("offered {offered:.2}{of}{drawn}, sent"),
         None if !run.config.is_null() => format!("offered without limit{drawn}, sent"),
         // Rows alone have no configured rate, and a proxy's have no schedule.
-        None if all.flow.is_scheduled => format!("sent{drawn}"),
+        None if all.is_scheduled => format!("sent{drawn}"),
         None => "arrived".to_owned(),
     };
-    let achieved = rate(all.flow.achieved_rate);
+    let achieved = rate(all.achieved_rate);
     let completed = rate(run.per_second(all.completed as f64));
     line(
         "requests/s",
@@ -202,7 +202,7 @@ fn tokens(summary: &Summary) -> String {
 }
 
 fn concurrency(summary: &Summary) -> Option<String> {
-    let over_time = summary.all.flow.over_time.as_ref()?;
+    let over_time = summary.all.over_time.as_ref()?;
     let places = ["in flight", "queued", "running"].into_iter();
     let places = places.zip(over_time.series.iter().zip(over_time.missing));
     let figures = places.filter_map(|(name, (known, missing))| {
@@ -272,9 +272,8 @@ fn table(summary: &Summary) -> Option<Grid> {
         0 => "ms, ok requests".to_owned(),
         _ => format!("ms, {ok} of {requests} requests"),
     };
-    let heads = [&head, "count", "mean", "p50", "p95", "p99"].map(str::to_owned);
-    let heads = heads.into();
-    Some(Grid { heads, rows })
+    let heads = [&head, "count", "mean", "p50", "p95", "p99"];
+    Some(Grid::new(heads, rows))
 }
 
 fn row(latency: ColumnId, of: &stats::Summary) -> Vec<String> {

@@ -1,18 +1,23 @@
-//! The data of the page: the report as `--format json` has it, and the series of the charts.
+//! The data of the page, of bounded size: the report as `--format json` has it; and what its charts show: distributions, series, the stages
+//! of requests over time and of single requests.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use crate::report::load::{TimeSpent, latencies};
+use crate::clock::seconds;
+use crate::report::Report;
+use crate::report::files::{RECORDS, ServerFile};
+use crate::report::findings::RunReport;
+use crate::report::load::{OverTime, TimeSpent, latencies};
 use crate::report::phases::lines;
 use crate::report::reader::Run;
 use crate::report::render::{max_rate, named, servers_table};
-use crate::report::runs::{Report, RunReport};
-use crate::report::why::tables::tables;
-use crate::request::{Column, ColumnId, Scope};
-
-use super::downsample::{cdf, short, shorts};
-use super::over_time::series;
-use super::waterfall::{Requests, stages};
+use crate::report::why::WaitReport;
+use crate::request::{Breakdown, Column, ColumnId, Scope, ServerRole, StageSet};
+use crate::stats::waits::{ByCause, Cause};
+use crate::table::Table;
 
 /// The latencies with a chart of their distribution.
 const SHOWN: [ColumnId; 5] = [
@@ -28,8 +33,20 @@ const REQUESTS: usize = 1200;
 const MAX_OF_RUN: usize = 100;
 const MIN_OF_RUN: usize = 15;
 
+/// The most points of all series of a run together, unless each has the minimum.
+const MAX_POINTS: usize = 12_000;
+const MIN_OF_SERIES: usize = 60;
+
+/// The most slots of time that a run is divided into.
+const SLOTS: usize = 48;
+
+/// The most points of a curve: enough for 400 pixels.
+const POINTS: usize = 400;
+/// How many of them are the largest values: the slowest requests.
+const TAIL: usize = 80;
+
 /// The data of the page of a report.
-pub fn data(report: &Report<'_>) -> Value {
+pub(super) fn data(report: &Report<'_>) -> Value {
     let each = (REQUESTS / report.runs.len().max(1)).clamp(MIN_OF_RUN, MAX_OF_RUN);
     let listed = latencies().filter(|of| of.label != of.name);
     let named = |of: &Column| json!({ "name": of.name, "label": of.label });
@@ -60,20 +77,25 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         (column.name.to_owned(), curve)
     };
     let mut servers = servers_table(&report.summary, |host| named(report, host));
-    let started = run.file.iter().flat_map(|file| &file.servers);
-    let idle = started.filter(|server| !report.summary.hosts.contains_key(&server.host));
+    let started = run.servers().iter();
+    // A prefill server responds to no client, and of many servers not all are in the figures.
+    let is_other = |server: &&ServerFile| {
+        server.role == Some(ServerRole::Prefill) || report.summary.other_hosts.0 > 0
+    };
+    let hosts = &report.summary.hosts;
+    let idle = started.filter(|server| !is_other(server) && !hosts.contains_key(&server.host));
     servers
         .rows
         .extend(idle.map(|server| vec![server.name.clone(), "0".to_owned(), "0".to_owned()]));
     let more = json!({
         "folder": run.dir.file_name().map(|name| name.display().to_string()),
         "file": run.file,
-        "is_scheduled": report.summary.all.flow.is_scheduled,
+        "is_scheduled": all.is_scheduled,
         "all": spent_on(&all.spent, all.spent.sentence("a request took"), requests.over_time(|[all, _]| all)),
         "until_first_token": spent_on(&all.until_first, all.until_first.shares("until the first token") + ".", requests.over_time(|[_, until_first]| until_first)),
-        "waiting_over": requests.waiting(&run.table, &report.why),
+        "waiting_over": waiting(&run.table, &report.why),
         "waterfall": requests.waterfall(&run.table, each),
-        "tables": { "servers": servers, "waiting": tables(&report.why) },
+        "tables": { "servers": servers, "waiting": report.why.tables() },
         "window_note": report.summary.of_window(),
         "fault_lines": lines(&report.episodes).join("\n"),
         "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
@@ -106,3 +128,244 @@ fn sample(run: &Run, column: &Column) -> Vec<f64> {
     sorted.sort_unstable_by(f64::total_cmp);
     sorted
 }
+
+/// A series: its source, metric, and server (empty: all together).
+type Key<'a> = (&'a str, &'a str, &'a str);
+
+/// All series of a run.
+fn series(report: &RunReport<'_>) -> Value {
+    let mut series: BTreeMap<Key<'_>, Vec<(f64, f64)>> = BTreeMap::new();
+    // Series files of older runs also have what the figures have.
+    let measured = report.run.series.iter().filter(|row| row.source != RECORDS);
+    for row in measured {
+        let key = (&*row.source, &*row.metric, &*row.server);
+        series.entry(key).or_default().push((row.time, row.value));
+    }
+    let hosts = report.summary.hosts.iter();
+    let hosts = hosts.map(|(host, group)| (report.run.server(host), group));
+    for (server, group) in hosts.chain([("", &report.summary.all)]) {
+        let Some(counted) = &group.over_time else {
+            continue;
+        };
+        let known = OverTime::NAMES.into_iter().zip(&counted.series);
+        for (metric, counts) in known.chain([("waiting", &counted.in_router)]) {
+            let Some(counts) = counts.as_ref().filter(|counts| counts.peak > 0) else {
+                continue;
+            };
+            // At the middle of each bucket.
+            let at = |n: usize| counted.from_s + (n as f64 + 0.5) * counted.bucket_s;
+            let means = counts.series.iter().enumerate();
+            let points = means.map(|(n, mean)| (at(n), *mean)).collect();
+            series.insert((RECORDS, metric, server), points);
+        }
+    }
+    let each = (MAX_POINTS / series.len().max(1)).max(MIN_OF_SERIES);
+    let all = series
+        .into_iter()
+        .map(|((source, metric, server), points)| {
+            let points = thinned(&points, each);
+            json!({
+                "source": source,
+                "metric": metric,
+                "server": server,
+                "times": shorts(points.iter().map(|(time, _)| *time)),
+                "values": shorts(points.iter().map(|(_, value)| *value)),
+            })
+        });
+    all.collect()
+}
+
+/// The requests of a run, by their stages.
+struct Requests {
+    /// The length of a slot, seconds.
+    slot: f64,
+    /// The stages of successful requests by the slot of their arrival: all stages, and those until the first token.
+    slots: Vec<[TimeSpent; 2]>,
+    all: Vec<Request>,
+}
+
+/// A request: its row, and its time in nanoseconds: in all, and until its first token (0 if unknown).
+type Request = (usize, [i128; 2]);
+
+impl Requests {
+    /// Reads the requests of a table.
+    fn of(table: &Table) -> Requests {
+        let began = |row| table.began(row).map_or(0.0, seconds).max(0.0);
+        let last = table.first_rows().map(began).fold(0.0, f64::max);
+        let slot = slot_of(last, SLOTS as f64 - 1.0);
+        let mut slots = vec![<[TimeSpent; 2]>::default(); (last / slot) as usize + 1];
+        let mut all = Vec::new();
+        for row in table.first_rows() {
+            let record = table.row(row);
+            let mut spent = <[TimeSpent; 2]>::default();
+            TimeSpent::count_both(&mut spent, &record, Breakdown::of(&record).as_ref());
+            if spent[0].requests == 0 {
+                continue;
+            }
+            all.push((row, spent.each_ref().map(|spent| spent.total_nanos)));
+            let slot = slots.get_mut((began(row) / slot) as usize);
+            if let Some(slot) = slot.filter(|_| record.is_ok()) {
+                TimeSpent::add_both(slot, spent);
+            }
+        }
+        Requests { slot, slots, all }
+    }
+
+    /// The mean seconds of each stage by the time of arrival; null if a stage was not measured.
+    fn over_time(&self, of: fn(&[TimeSpent; 2]) -> &TimeSpent) -> Value {
+        let slots = || self.slots.iter().map(of);
+        let means = slots().map(|slot| {
+            let mean = |part| slot.mean(part).map(|mean| short(mean.max(0.0)));
+            let parts = slot.parts.iter();
+            let parts = parts.map(|part| (part.spent.name(), json!(mean(part))));
+            json!({
+                "requests": slot.requests,
+                "mean": slot.mean_total().map(short),
+                "seconds": parts.collect::<Value>(),
+            })
+        });
+        let parts = slots().flat_map(|slot| &slot.parts);
+        json!({
+            "slot": short(self.slot),
+            "slots": means.collect::<Value>(),
+            "stages": in_order(parts.map(|part| part.spent)),
+        })
+    }
+
+    /// Single requests: the `each` slowest by their whole time, and by that until the first token.
+    fn waterfall(&self, table: &Table, each: usize) -> Value {
+        let mut slowest: Vec<&Request> = self.all.iter().collect();
+        let mut rows = BTreeSet::new();
+        for which in 0..2 {
+            slowest.sort_by_key(|(_, total)| Reverse(total.get(which)));
+            rows.extend(slowest.iter().take(each).map(|(row, _)| row));
+        }
+        let breakdown = |row: &usize| Some((*row, Breakdown::of(&table.row(*row))?));
+        let shown: Vec<(usize, Breakdown)> = rows.iter().filter_map(breakdown).collect();
+        let requests = shown.iter().map(|(row, breakdown)| {
+            let parts = breakdown.parts.iter();
+            let parts = parts.map(|part| (part.spent.name(), short(seconds(part.nanos))));
+            json!({
+                "id": table.text(ColumnId::req_id, *row),
+                "start": table.began(*row).map(|at| short(seconds(at))),
+                "total": short(seconds(breakdown.total_nanos)),
+                "until_first_token": breakdown.until_first_token().map(|until| short(seconds(until.total_nanos))),
+                "host": table.text(ColumnId::host, *row),
+                "outcome": table.text(ColumnId::outcome, *row),
+                "ttft": table.number(ColumnId::ttft, *row).map(short),
+                "seconds": parts.collect::<Value>(),
+            })
+        });
+        let parts = shown.iter().flat_map(|(_, breakdown)| &breakdown.parts);
+        json!({
+            "stages": in_order(parts.map(|part| part.spent)),
+            "of": self.all.len(),
+            "each": each,
+            "requests": requests.collect::<Value>(),
+        })
+    }
+}
+
+/// The seconds of waiting by the time at which it began, for each cause of any importance.
+fn waiting(table: &Table, why: &WaitReport) -> Value {
+    // It may begin long after the last arrival.
+    let mut last = 0.0_f64;
+    why.each(table, |at, _| last = last.max(at));
+    let slot = slot_of(last, SLOTS as f64 - 1.0);
+    let mut sums = vec![ByCause::default(); SLOTS];
+    why.each(table, |at, waited| {
+        if let Some(sum) = sums.get_mut((at.max(0.0) / slot) as usize) {
+            sum.add_all(&waited());
+        }
+    });
+    while sums.pop_if(|last| last.total() == 0).is_some() {}
+    let causes = Cause::ALL.into_iter().filter_map(|cause| {
+        let of = || sums.iter().map(|sums| seconds(sums.of(cause)));
+        let is_visible = of().sum::<f64>() >= 0.0005 * seconds(why.causes.total());
+        is_visible.then(
+            || json!({ "cause": cause.heading(), "seconds": of().map(short).collect::<Value>() }),
+        )
+    });
+    json!({ "slot": short(slot), "causes": causes.collect::<Value>() })
+}
+
+/// Stages without duplicates, in the order in which a request passes them.
+fn in_order(sets: impl Iterator<Item = StageSet>) -> Value {
+    let all: BTreeSet<(u32, StageSet)> = sets.map(|set| (set.order(), set)).collect();
+    all.into_iter().map(|(_, set)| stage(set)).collect()
+}
+
+/// The stages of requests with their means and shares, the largest first.
+pub fn stages(all: &TimeSpent) -> Value {
+    let parts = all.parts.iter().map(|part| {
+        let mut json = stage(part.spent);
+        json["mean"] = json!(all.mean(part).map(short));
+        json["share"] = json!(all.share(part).map(short));
+        json["seconds"] = json!(short(part.nanos.max(0) as f64 / 1e9));
+        json["of"] = json!(all.of_requests(part));
+        json
+    });
+    parts.collect()
+}
+
+/// What pages say of a stage, or of several.
+pub fn stage(set: StageSet) -> Value {
+    json!({ "name": set.name(), "label": set.label(), "place": set.place(), "order": set.order(), "is_after": set.is_after_first_token() })
+}
+
+/// A number rounded to six digits, more than any chart shows; null if it is not finite.
+fn short(value: f64) -> Value {
+    if !value.is_finite() {
+        return Value::Null;
+    }
+    let digits = 5 - value.abs().max(1e-9).log10().floor() as i32;
+    let scale = 10_f64.powi(digits.clamp(0, 9));
+    json!((value * scale).round() / scale)
+}
+
+/// Rounded numbers.
+fn shorts(values: impl IntoIterator<Item = f64>) -> Value {
+    values.into_iter().map(short).collect()
+}
+
+/// The cumulative distribution of an ascending sample: values, and the share that is no larger. Of a large sample it has every so
+/// many-th value, and the largest ones.
+fn cdf(sorted: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    let count = sorted.len();
+    let step = count.div_ceil(POINTS - TAIL).max(1);
+    let all = sorted.iter().enumerate();
+    let kept = all.filter(|(at, _)| at % step == 0 || at + TAIL >= count);
+    kept.map(|(at, value)| (*value, (at + 1) as f64 / count as f64))
+        .unzip()
+}
+
+/// A round length of time, of which `whole` seconds have at most `max`.
+fn slot_of(whole: f64, max: f64) -> f64 {
+    const LENGTHS: [f64; 15] = [
+        0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0, 600.0, 3600.0,
+    ];
+    let fits = |length: &f64| whole / length <= max;
+    LENGTHS.into_iter().find(fits).unwrap_or(whole / max)
+}
+
+/// At most about `max` points of a series: the minimum and the maximum of each chunk, so that no peak is lost.
+fn thinned(points: &[(f64, f64)], max: usize) -> Vec<(f64, f64)> {
+    if points.len() <= max {
+        return points.to_vec();
+    }
+    let chunk = points.len().div_ceil((max / 2).max(1));
+    let mut kept = Vec::new();
+    for points in points.chunks(chunk) {
+        let by_value = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
+        let lowest = points.iter().min_by(by_value).copied();
+        let highest = points.iter().max_by(by_value).copied();
+        let mut pair: Vec<(f64, f64)> = lowest.into_iter().chain(highest).collect();
+        pair.sort_by(|a, b| a.0.total_cmp(&b.0));
+        pair.dedup();
+        kept.extend(pair);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests;

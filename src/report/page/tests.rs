@@ -6,6 +6,7 @@ use super::*;
 use crate::report::files::ExperimentFile;
 use crate::report::load::tests::*;
 use crate::report::render::{servers_table, to_markdown, to_text};
+use crate::request::ServerRole;
 
 /// Text that would break out of HTML or change the direction of text.
 const NASTY: &str =
@@ -169,11 +170,54 @@ fn waiting_in_a_router_is_in_the_picture() {
     let mut run = run_of(20);
     let cells = "req_id=held, outcome=ok, arrival_time=0.1, queue_time_in_router=2.5";
     run.table.push_line(cells);
-    let causes = data_of_run(run)["waiting_over"]["causes"].take();
-    let mut causes = causes.as_array().unwrap().iter();
-    let router = causes.find(|of| of["cause"] == "router").unwrap();
-    let seconds = router["seconds"].as_array().unwrap().iter();
-    assert_eq!(seconds.filter_map(Value::as_f64).sum::<f64>(), 2.5);
+    // It came to its server long after the last arrival.
+    let late = "req_id=late, outcome=ok, host=h:1, clock_state=offset, arrival_time=0.1, queue_time_start=300, queue_time_end=304, \
+        pure_queue_time=4, finish_time=305";
+    run.table.push_line(late);
+    let data = data_of_run(run);
+    let causes = data["waiting_over"]["causes"].as_array().unwrap();
+    let sum = |of: &Value| -> f64 {
+        let seconds = of["seconds"].as_array().unwrap().iter();
+        seconds.filter_map(Value::as_f64).sum()
+    };
+    let mut routers = causes.iter().filter(|of| of["cause"] == "router");
+    assert_eq!(routers.next().map(sum), Some(2.5));
+    let waiting = &data["waiting"];
+    let all = ["waited_s", "in_router_s", "in_proxy_s"].map(|key| waiting[key].as_f64().unwrap());
+    let all: f64 = all.iter().sum();
+    let shown: f64 = causes.iter().map(sum).sum();
+    assert!(
+        all > 6.5 && (shown - all).abs() < 0.01 * all,
+        "{shown} {all}"
+    );
+}
+
+/// A row of a server without requests says that it had none.
+#[test]
+fn servers_whose_requests_are_not_counted_have_no_row() {
+    let servers = |run: Run| {
+        let mut data = data_of_run(run);
+        let rows = data["tables"]["servers"]["rows"].take();
+        let rows = rows.as_array().unwrap().iter();
+        let names = rows.map(|row| row[0].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let [mut prefill, decode, idle] = ["p", "d", "i"].map(|n| ServerFile::of(n, &format!("{n}:1")));
+    prefill.role = Some(ServerRole::Prefill);
+    let of = |lines: Vec<String>| {
+        let mut run = Run::of_lines(lines);
+        run.file = Some(RunFile {
+            servers: vec![prefill.clone(), decode.clone(), idle.clone()],
+            ..RunFile::default()
+        });
+        run
+    };
+    let row = |host: &str| format!("host={host}, prefill_host=p:1, outcome=ok, arrival_time=1");
+    assert_eq!(servers(of(vec![row("d:1")])), ["d (d:1)", "i"]);
+    // The servers with the most requests have rows. These have one each, and 60 others two.
+    let many = (0..120).map(|n| row(&format!("h{}:1", n / 2)));
+    let run = of(many.chain([row("d:1"), row("i:1")]).collect());
+    assert!(servers(run).iter().all(|name| name.starts_with('h')));
 }
 
 #[test]

@@ -2,7 +2,6 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::clock::Stamp;
-use crate::report::figures::figures;
 use crate::report::files::RunRef;
 use crate::report::load::tests::*;
 use crate::request::COLUMNS;
@@ -135,7 +134,7 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
     assert_eq!(run.table.len(), 5);
     // They are no early end.
     let told = "warning: 7 of 12 scheduled requests were never sent or have no row that can be read: they are in no figure";
-    assert_eq!(figures(&run).warnings(), [told]);
+    assert_eq!(Summary::of_run(&run).warnings(), [told]);
     for expected in [
         "7 of 12 rows cannot be read and are left out: ",
         "requests.csv line 3: ",
@@ -385,7 +384,7 @@ fn an_experiment_has_its_runs_that_have_begun() {
 fn the_beginning_of_a_run_is_told_since_the_epoch_or_not_at_all() {
     let folder = tempfile::tempdir().unwrap();
     let began = at(0).nanos();
-    let beginning = |run: &Run| figures(run).to_json()["started_at_ns"].as_i64();
+    let beginning = |run: &Run| Summary::of_run(run).to_json()["started_at_ns"].as_i64();
     let all = [250, 350].map(|start| Sample::starting(start).open_row());
     let (epoch, since) = (Stamp::EPOCH, at(0));
     let seconds = r#"{"started_at": 1795000000.25}"#;

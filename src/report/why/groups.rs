@@ -41,6 +41,7 @@ const PROMPTS: [u64; 5] = [1_000, 3_000, 8_000, 32_000, 128_000];
 const OUTPUTS: [u64; 3] = [100, 500, 2_000];
 /// The bounds of classes of cached shares of the prompt, percent.
 const CACHED: [u64; 2] = [1, 50];
+const SHARES: [&str; 3] = ["nothing", "less than half", "half or more"];
 /// The most groups of a property.
 const MAX_GROUPS: usize = 12;
 /// A group is reported if it causes at least this share of the waiting, this many times its share of the requests, and is at most this
@@ -53,7 +54,10 @@ const MAX_SHARE: f64 = 0.25;
 type Sums = [f64; 4];
 
 /// The class of a row: its rank among the classes, and its name.
-type Class = Option<(usize, String)>;
+type Class<'t> = Option<(usize, &'t str)>;
+
+/// A property, and what gives the class of a row.
+type Kind<'t> = (&'t str, &'t dyn Fn(usize) -> Class<'t>);
 
 /// A row, the seconds for which its sequence held up others, and its wait in seconds.
 pub type Part = (usize, f64, f64);
@@ -62,21 +66,23 @@ pub type Part = (usize, f64, f64);
 pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
     let count = |column, row| table.integer(column, row).map(i64::unsigned_abs);
     let prompt = |row| count(ColumnId::actual_prompt_tokens, row);
-    let word = |column, row| match table.text(column, row) {
-        "" => None,
-        word => Some((0, word.to_owned())),
-    };
-    let kinds: [(&str, &dyn Fn(usize) -> Class); 5] = [
-        ("prompt", &|row| Some(class(&PROMPTS, prompt(row)?))),
+    let word = |column, row| Some((0, table.text(column, row))).filter(|of| !of.1.is_empty());
+    // Made once, not for each row.
+    let [prompts, outputs] = [&PROMPTS[..], &OUTPUTS].map(|edges| {
+        let above = edges.last().map(|edge| edge + 1);
+        let numbers = edges.iter().copied().chain(above);
+        let names = numbers.map(|number| class(edges, number).1);
+        names.collect::<Vec<String>>()
+    });
+    let kinds: [Kind<'_>; 5] = [
+        ("prompt", &|row| between(&PROMPTS, &prompts, prompt(row)?)),
         ("output", &|row| {
-            Some(class(&OUTPUTS, count(ColumnId::actual_output_tokens, row)?))
+            let tokens = count(ColumnId::actual_output_tokens, row)?;
+            between(&OUTPUTS, &outputs, tokens)
         }),
         ("cached", &|row| {
-            let share =
-                count(ColumnId::cached_tokens, row)?.saturating_mul(100) / prompt(row)?.max(1);
-            let (at, _) = class(&CACHED, share);
-            let names = ["nothing", "less than half", "half or more"];
-            Some((at, names.get(at)?.to_string()))
+            let cached = count(ColumnId::cached_tokens, row)?.saturating_mul(100);
+            between(&CACHED, &SHARES, cached / prompt(row)?.max(1))
         }),
         ("endpoint", &|row| word(ColumnId::endpoint, row)),
         ("model", &|row| word(ColumnId::model, row)),
@@ -89,19 +95,30 @@ pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
     let headers: BTreeSet<&str> = headers.map(|(header, _)| header).collect();
     for header in headers {
         let value = |row| pairs(row).find(|(name, _)| *name == header);
-        let class = |row| value(row).map(|(_, value)| (0, value.to_owned()));
+        let class = |row| value(row).map(|(_, value)| (0, value));
         all.extend(by_class(table, parts, header, &class));
     }
     all
 }
 
-fn by_class(table: &Table, parts: &[Part], by: &str, of: &dyn Fn(usize) -> Class) -> Vec<Group> {
-    let mut groups: BTreeMap<(usize, String), Sums> = BTreeMap::new();
+/// The class of a number between bounds.
+fn between<'t>(edges: &[u64], names: &'t [impl AsRef<str>], number: u64) -> Class<'t> {
+    let at = edges.partition_point(|edge| *edge < number);
+    Some((at, names.get(at)?.as_ref()))
+}
+
+fn by_class<'t>(
+    table: &Table,
+    parts: &[Part],
+    by: &str,
+    of: &dyn Fn(usize) -> Class<'t>,
+) -> Vec<Group> {
+    let mut groups: BTreeMap<(usize, &'t str), Sums> = BTreeMap::new();
     let mut all = Sums::default();
     for (row, held, waited) in parts {
         let tokens = table.number(ColumnId::actual_total_tokens, *row);
         let sums = [1.0, tokens.unwrap_or(0.0), *held, *waited];
-        let class = of(*row).unwrap_or((usize::MAX, UNKNOWN.to_owned()));
+        let class = of(*row).unwrap_or((usize::MAX, UNKNOWN));
         for sum in [&mut all, groups.entry(class).or_default()] {
             sum.iter_mut().zip(sums).for_each(|(sum, of)| *sum += of);
         }
@@ -109,17 +126,17 @@ fn by_class(table: &Table, parts: &[Part], by: &str, of: &dyn Fn(usize) -> Class
     if groups.len() < 2 {
         return Vec::new();
     }
-    let mut groups: Vec<((usize, String), Sums)> = groups.into_iter().collect();
+    let mut groups: Vec<((usize, &str), Sums)> = groups.into_iter().collect();
     if groups.len() > MAX_GROUPS {
         groups.sort_by(|a, b| b.1[2].total_cmp(&a.1[2]));
         groups.truncate(MAX_GROUPS);
     }
-    let group = |((_, name), sums): ((usize, String), Sums)| {
+    let group = |((_, name), sums): ((usize, &str), Sums)| {
         let of_all = |sum: f64, all: f64| if all > 0.0 { sum / all } else { 0.0 };
         let [of_requests, of_tokens, _, waited] = all;
         Group {
             by: by.to_owned(),
-            name,
+            name: name.to_owned(),
             requests: sums[0] as u64,
             share_of_requests: of_all(sums[0], of_requests),
             share_of_tokens: of_all(sums[1], of_tokens),

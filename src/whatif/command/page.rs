@@ -3,11 +3,12 @@
 use crate::clock::{NANOS, Stamp};
 use crate::experiment::plan::grid::{self, Sweep};
 use crate::experiment::plan::read::Entry;
+use crate::report::Report;
 use crate::report::compare::Comparison;
 use crate::report::files::{ExperimentFile, RunFile, RunState};
+use crate::report::findings::RunReport;
 use crate::report::page;
 use crate::report::reader::{Loaded, Run};
-use crate::report::runs::{Report, RunReport};
 use crate::request::{
     ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, Timeline, TimingSource,
 };

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::{Replayed, Results};
 use crate::experiment::plan::grid;
-use crate::report::figures::figures;
 use crate::report::grid::Grid;
 use crate::report::load::Summary;
 use crate::report::reader::Run;
@@ -106,7 +105,10 @@ impl Results<'_> {
 
     /// Adds a load as it was measured.
     pub fn add_measured(&mut self, run: Run, load: &Load, notes: Vec<String>) {
-        let measured = self.add_line(format!("measured: {}", run.marked_name()), &figures(&run));
+        let measured = self.add_line(
+            format!("measured: {}", run.marked_name()),
+            &Summary::of_run(&run),
+        );
         self.loads.push(json!({
             "name": load.name,
             "mark": run.mark(),

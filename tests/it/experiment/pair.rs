@@ -9,8 +9,8 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream;
 use queuescope::experiment::launch::{Deployment, DeploymentSpec};
+use queuescope::report::findings::RunReport;
 use queuescope::report::reader;
-use queuescope::report::runs::RunReport;
 use tokio::time::{sleep, timeout};
 
 use super::Planned;

@@ -1,6 +1,7 @@
 //! `queuescope report`: runs as the generator left them, finished or killed; shards. Nothing is destroyed that it reads, or that is
 //! another's.
 
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::support::assert_says;
 use crate::support::generator::{self, flags};
-use crate::support::process::{Done, queuescope, run, run_aside};
+use crate::support::process::{Done, PROGRAM, queuescope, run, run_aside};
 use crate::support::wire::until;
 
 /// Runs of traffic to a simulated server, in folders of their own.
@@ -232,7 +233,7 @@ fn an_output_that_is_an_input_by_any_name_is_refused() {
 fn what_is_anothers_is_replaced_by_force_alone_and_a_report_at_once() {
     let folder = folder(&[("run/requests.csv", &rows()), ("mine", "my thesis")]);
     let dir = folder.path();
-    std::fs::set_permissions(dir.join("mine"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    std::fs::set_permissions(dir.join("mine"), Permissions::from_mode(0o640)).unwrap();
     let why = "is no report that queuescope wrote";
     for flags in OUTPUTS {
         refused(dir, &format!("run {flags} mine"), why);
@@ -286,6 +287,56 @@ fn what_is_no_file_is_refused_at_once() {
     }
     refused(dir, "r.csv --output /dev/null", "is a device");
     refused(dir, "/dev/null", "is a device");
+}
+
+/// Files that nobody asked for by name are no reason to show nothing.
+#[test]
+fn of_a_folder_that_must_not_be_written_to_there_is_a_report() {
+    let of_run = r#"{"dir":"runs/1","label":"run","settings":{},"repeat":0,"state":"done"}"#;
+    let experiment = format!(r#"{{"kind":"routing","began":0,"keys":[],"runs":[{of_run}]}}"#);
+    let folder = folder(&[
+        ("theirs/experiment.json", &experiment),
+        ("theirs/runs/1/requests.csv", &rows()),
+    ]);
+    let dir = folder.path();
+    let theirs = dir.join("theirs");
+    let permit = |mode| std::fs::set_permissions(&theirs, Permissions::from_mode(mode));
+    permit(0o555).unwrap();
+    // Who may write everywhere does without that.
+    let may_override = std::fs::write(theirs.join("x"), "").is_ok();
+    let report = |args: &str| {
+        let words = ["--bounding-set", "-dac_override", PROGRAM, "report"];
+        let mut command = match may_override {
+            true => Command::new("setpriv"),
+            false => Command::new(PROGRAM),
+        };
+        command.args(&words[if may_override { 0 } else { 3 }..]);
+        command.args(flags(args)).current_dir(dir);
+        run(command)
+    };
+    let all = ["summary.csv", "comparison.json", "report.html"];
+    for (args, missing) in [
+        ("theirs", &all[..]),
+        ("theirs --html page.html", &all[..2]),
+        ("theirs --no-html --json", &all[..2]),
+    ] {
+        let done = report(args);
+        done.assert_status(&[0]);
+        assert_says(&done.out, "30");
+        let lines = done.err.lines().collect::<Vec<_>>().join(" ");
+        assert_eq!(lines.matches("is not written").count(), missing.len());
+        for name in missing {
+            let note = format!("note: theirs/{name} is not written (permission denied)");
+            assert_says(&lines, &note);
+        }
+    }
+    assert!(dir.join("page.html").is_file());
+    // What was asked for is an error.
+    for args in ["--output theirs/text", "--html theirs/page"] {
+        let done = report(&format!("theirs {args}"));
+        done.assert_status(&[1]);
+    }
+    permit(0o755).unwrap();
 }
 
 #[test]

@@ -1,46 +1,12 @@
-//! A run without its rows; rates, and the numbers of requests in flight, queued and running over time.
+//! The numbers of requests in flight, queued and running over time.
 
-use serde_json::Value;
-
-use crate::clock::{Stamp, seconds};
+use crate::clock::seconds;
 use crate::request::ColumnId;
 use crate::stats::{Concurrency, Interval, Window as Span};
 use crate::table::Table;
 
+use super::RunFacts;
 use super::counts::Request;
-use super::goodput::Goal;
-
-/// What is known of a run without its rows.
-#[derive(Clone, Debug)]
-pub struct RunFacts {
-    /// When the run began, on the clock of its rows.
-    pub started: Stamp,
-    /// When its last request had ended.
-    pub ended: Stamp,
-    /// The configured requests per second; `None` if unlimited (`inf`) or unknown (a proxy).
-    pub offered_rate: Option<f64>,
-    /// The number of scheduled requests.
-    pub scheduled: usize,
-    /// The configuration of the run, as `summary.json` has it.
-    pub config: Value,
-    /// The goals that a good request meets.
-    pub goodput: Vec<Goal>,
-    /// The machine of the generator; null if unknown.
-    pub machine: Value,
-}
-
-/// Rates and concurrency.
-#[derive(Clone, Debug)]
-pub struct Flow {
-    /// Whether there was a schedule: a proxy's rows have none.
-    pub is_scheduled: bool,
-    /// Requests per second by the schedule.
-    pub schedule_rate: Option<f64>,
-    /// Requests per second as sent, or as they arrived at a proxy.
-    pub achieved_rate: Option<f64>,
-    /// Concurrency over time; `None` for a run of length 0.
-    pub over_time: Option<OverTime>,
-}
 
 /// Concurrency over the run, in buckets.
 #[derive(Clone, Debug)]
@@ -59,47 +25,12 @@ pub struct OverTime {
     pub in_router: Option<Concurrency>,
 }
 
-impl RunFacts {
-    /// The length of the run, seconds; `None` if it is 0.
-    pub fn duration(&self) -> Option<f64> {
-        Some(self.ended.since(self.started)).filter(|seconds| *seconds > 0.0)
-    }
-
-    /// A count per second of the run.
-    pub fn per_second(&self, things: impl Into<f64>) -> Option<f64> {
-        Some(things.into() / self.duration()?)
-    }
-}
-
 impl OverTime {
     /// The names of the series.
     pub const NAMES: [&str; 4] = ["concurrency", "queued", "running", "unknown"];
-}
 
-impl Flow {
-    /// Computes the figures of requests in the order of arrival. Requests outside the window count in concurrency only, while they last.
-    pub(super) fn of(table: &Table, all: &[Request], run: &RunFacts) -> Flow {
-        let inside = || all.iter().filter(|request| request.is_inside);
-        let scheduled =
-            || inside().filter_map(|of| table.integer(ColumnId::scheduled_time, of.row()));
-        Flow {
-            is_scheduled: scheduled().next().is_some(),
-            schedule_rate: rate(scheduled()),
-            achieved_rate: rate(inside().filter_map(|of| table.arrival(of.row()))),
-            over_time: OverTime::of(table, all, run),
-        }
-    }
-}
-
-/// The number of gaps per second between the first and the last time.
-fn rate(times: impl Iterator<Item = i64> + Clone) -> Option<f64> {
-    let (first, last) = (times.clone().min()?, times.clone().max()?);
-    let nanos = last.checked_sub(first).filter(|nanos| *nanos > 0)?;
-    Some((times.count() - 1) as f64 / seconds(nanos))
-}
-
-impl OverTime {
-    fn of(table: &Table, all: &[Request], run: &RunFacts) -> Option<OverTime> {
+    /// Counts requests. Those outside the window count only while they last.
+    pub(super) fn of(table: &Table, all: &[Request], run: &RunFacts) -> Option<OverTime> {
         let [start, end] = [run.started, run.ended].map(|at| at.nanos());
         let window = Span::new(Interval { start, end })?;
         let [mut in_flight, mut in_router, mut unknown] = [const { Vec::new() }; 3];

@@ -1,3 +1,4 @@
+use super::*;
 use crate::report::load::tests::*;
 
 #[test]
@@ -25,8 +26,8 @@ fn counts_of_each_server_and_of_all_are_shown() {
         ..RunFile::default()
     });
     let report = RunReport::of(&run);
-    let bucket = report.summary.all.flow.over_time.as_ref().unwrap().bucket_s;
-    let series = super::series(&report);
+    let bucket = report.summary.all.over_time.as_ref().unwrap().bucket_s;
+    let series = series(&report);
     let series = series.as_array().unwrap();
     // How long requests were there, together, and the middle of that.
     for (server, metric, seconds, middle) in [
@@ -50,4 +51,36 @@ fn counts_of_each_server_and_of_all_are_shown() {
     }
     let is_older = series.iter().any(|of| of["metric"] == "unknown");
     assert!(!is_older, "{series:?}");
+}
+
+#[test]
+fn a_curve_keeps_its_ends_and_is_bounded() {
+    let small = cdf(&[1.0, 3.0]);
+    assert_eq!(small, (vec![1.0, 3.0], vec![0.5, 1.0]));
+    let large: Vec<f64> = (1..=100_000).map(f64::from).collect();
+    let (values, shares) = cdf(&large);
+    assert!(values.len() > POINTS / 2 && values.len() <= POINTS);
+    assert_eq!(values.last(), Some(&100_000.0));
+    let at = shares.iter().position(|share| *share >= 0.5).unwrap();
+    assert!((values[at] - 50_000.0).abs() < 400.0, "{}", values[at]);
+    assert_eq!(cdf(&[]), (vec![], vec![]));
+}
+
+#[test]
+fn thinning_keeps_every_peak_and_the_order() {
+    let mut points: Vec<(f64, f64)> = (0..10_000).map(|t| (f64::from(t), 1.0)).collect();
+    points[7_777].1 = 50.0;
+    points[1_234].1 = -3.0;
+    let kept = thinned(&points, 300);
+    assert!(kept.len() <= 300, "{}", kept.len());
+    assert!(kept.contains(&(7_777.0, 50.0)) && kept.contains(&(1_234.0, -3.0)));
+    assert!(kept.is_sorted_by(|a, b| a.0 < b.0));
+}
+
+#[test]
+fn numbers_are_short_and_nothing_is_null() {
+    assert_eq!(short(0.123_456_789), json!(0.123_457));
+    assert_eq!(short(1_795_000_000.25), json!(1_795_000_000.0));
+    assert_eq!(short(f64::NAN), Value::Null);
+    assert_eq!(short(0.0), json!(0.0));
 }

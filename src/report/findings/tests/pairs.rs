@@ -1,8 +1,7 @@
-use crate::report::findings::tests::{only, run_of, set};
-use crate::report::load::tests::*;
-use crate::report::why::WaitReport;
+//! Findings of pairs of prefill and decode servers.
+
+use super::*;
 use crate::request::PrefillTimes;
-use crate::stats::waits::Cause;
 
 /// Requests of a pair: when each had memory at decode, its KV cache, and a slot of decode's batch, ms after its send; how long prefill
 /// had it queued and at work meanwhile. It then decodes until 500 ms.
@@ -73,7 +72,7 @@ fn assert_causes(run: &Run, cause: &str) {
     for sum in [seconds("at_pairs_s"), laid] {
         assert!((sum - waited.iter().sum::<f64>()).abs() < 1e-6, "{json}");
     }
-    let over_time = RunReport::of(run).summary.all.flow.over_time.unwrap();
+    let over_time = RunReport::of(run).summary.all.over_time.unwrap();
     assert_eq!(over_time.missing[3], 0, "all were in a queue, then ran");
     let first = why.of_row(&run.table, 0).unwrap();
     assert_says(first["words"].as_str().unwrap(), main.description());
