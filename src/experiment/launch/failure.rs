@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::anyhow;
 
-use super::command::CommandLine;
+use super::spec::CommandLine;
 use crate::secret::MASK;
 
 /// Texts of which a line of the log contains one (separated by `|`), the cause, and the remedy.

@@ -22,9 +22,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::access::poll;
-use super::command::CommandLine;
 use super::failure::failure;
-use super::spec::DeploymentSpec;
+use super::spec::{CommandLine, DeploymentSpec};
 use crate::report::files::LOGS;
 use crate::terminal;
 

@@ -12,7 +12,7 @@ use super::settings::{self, Settings, flag_text};
 use crate::error::Error;
 use crate::experiment::faults::{FaultKind, FaultPlan};
 use crate::experiment::launch::{
-    Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec, check_proxy,
+    Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec,
 };
 use crate::report::files::ENGINE_LOGS;
 use crate::request::ServerRole;
@@ -82,7 +82,7 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
     if let Some(faults) = faults(settings) {
         faults.check(&spec)?;
     }
-    check_proxy(&spec)?;
+    spec.check_proxy()?;
     if keys.engine == EngineName::Sim {
         check_sim(settings)?;
     }
