@@ -7,8 +7,8 @@ use toml::Table;
 
 use super::launch::EngineName;
 use super::plan::deploy::ineffective_keys;
+use super::plan::grid::{self, Entry};
 use super::plan::keys::ExperimentKind;
-use super::plan::read::{self, Entry};
 use super::plan::settings::{KeyFlags, flag_text};
 use super::plan::{Plan, Run, masked};
 use super::run::single::RunResult;
@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
     /// A key of one of the tables sim, sglang, prefill, decode, sglang_router, proxy and env, or any other: sim.decode_step_ms=8
-    #[arg(long, value_name = "KEY=VALUE", value_parser = read::assignment)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = grid::assignment)]
     set: Vec<Entry>,
     /// The keys.
     #[command(flatten)]
@@ -71,18 +71,18 @@ impl Args {
     fn plan(&self, kind: ExperimentKind) -> anyhow::Result<(Plan, String)> {
         let flags: Vec<Entry> = self.keys.0.iter().chain(&self.set).cloned().collect();
         if let Some(dir) = &self.resume {
-            let plan = Plan::new(kind, Vec::new(), read::file(&run::read_plan(dir)?)?)?;
+            let plan = Plan::new(kind, Vec::new(), grid::file(&run::read_plan(dir)?)?)?;
             return Ok((plan, format!("goes on with {}", dir.display())));
         }
         let Some(path) = &self.file else {
             let headline = "the built-in example (--print-plan shows it as a file to begin from)";
-            let plan = Plan::new(kind, read::file(kind.example())?, flags)?;
+            let plan = Plan::new(kind, grid::file(kind.example())?, flags)?;
             return Ok((plan, headline.to_owned()));
         };
         let shown = path.display();
         let plan = || -> anyhow::Result<Plan> {
             let text = std::fs::read_to_string(path)?;
-            let mut given: Table = read::file(&text)?.into_iter().collect();
+            let mut given: Table = grid::file(&text)?.into_iter().collect();
             given.extend(flags);
             Ok(Plan::new(kind, Vec::new(), given)?)
         };

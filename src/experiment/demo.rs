@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::command::run_and_print;
 use super::plan::keys::ExperimentKind;
-use super::plan::{Plan, read};
+use super::plan::{Plan, grid};
 use super::run::{Finished, OutputDir};
 use crate::report::files::{PROXY_ROWS, SUMMARY, plain};
 use crate::traffic::folder::Folder;
@@ -55,7 +55,7 @@ const PLAN: &str = "
 pub fn run(args: &Args) -> anyhow::Result<Finished> {
     let (count, rate) = (args.num_prompts, args.request_rate);
     let plan = format!("{PLAN}num_prompts = {count}\nrequest_rate = {rate:?}");
-    let plan = Plan::new(ExperimentKind::Routing, [], read::file(&plan)?)?;
+    let plan = Plan::new(ExperimentKind::Routing, [], grid::file(&plan)?)?;
     let folder = Folder::new(args.output_dir.as_deref(), false, "results/demo");
     // The proxy's rows, as with its one clock all is known of the first requests, too: nothing that a new user must ask about.
     let finished = run_and_print(plan, OutputDir::New(folder), Some(PROXY_ROWS))?;

@@ -3,7 +3,7 @@
 use super::*;
 
 fn announced(text: &str) -> String {
-    let plan = Plan::new(ExperimentKind::Node, Vec::new(), read::file(text).unwrap()).unwrap();
+    let plan = Plan::new(ExperimentKind::Node, Vec::new(), grid::file(text).unwrap()).unwrap();
     announcement(&plan)
 }
 
@@ -35,7 +35,7 @@ fn tables_have_the_same_order_of_keys_in_an_announcement_and_in_labels() {
     let kinds = "failure_kind = [{ kind = 'slow', count = 5, ms = 50 }, 'stall']";
     let rest = "\nhops = true\nfailure_schedule = { 1 = [1], 2 = [] }";
     for (key, rest) in [(tables, ""), (kinds, rest)] {
-        let keys = read::file(&format!("{key}{rest}")).unwrap();
+        let keys = grid::file(&format!("{key}{rest}")).unwrap();
         let plan = Plan::new(ExperimentKind::Node, Vec::new(), keys).unwrap();
         let labels = plan.runs.iter().map(|run| run.label.replace('=', " = "));
         let labels: Vec<String> = labels.collect();

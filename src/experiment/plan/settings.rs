@@ -8,8 +8,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
 use toml::{Table, Value};
 
+use super::grid::{self, Entry};
 use super::keys::{ExperimentKind, Keys};
-use super::read::{self, Entry};
 use crate::error::Error;
 use crate::report::load::Goal;
 use crate::{secret, sim, traffic};
@@ -91,7 +91,7 @@ fn default_of(kind: ExperimentKind, key: &Arg) -> Option<Value> {
         (ExperimentKind::Routing, "num_gpus", _) => Some(4.into()),
         (ExperimentKind::Routing, "router", _) => Some("builtin".into()),
         (_, _, [default]) if is_own(key) || is_one_of(key, SHOWN) => {
-            Some(read::scalar(&default.to_string_lossy()))
+            Some(grid::scalar(&default.to_string_lossy()))
         }
         _ => None,
     }
@@ -245,7 +245,7 @@ impl FromArgMatches for KeyFlags {
         let entry = |key: &Arg| {
             let name = key.get_id().as_str();
             let texts = matches.get_many::<String>(name)?.map(String::as_str);
-            let value = read::flag_value(&texts.collect::<Vec<_>>(), is_list(key));
+            let value = grid::flag_value(&texts.collect::<Vec<_>>(), is_list(key));
             Some((matches.index_of(name), (name.to_owned(), value)))
         };
         let mut entries: Vec<_> = KEYS.iter().filter_map(entry).collect();

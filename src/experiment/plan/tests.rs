@@ -7,7 +7,7 @@ use crate::experiment::launch::{DeploymentSpec, ServerSpec};
 use ExperimentKind::{Node, Routing};
 
 fn plan(kind: ExperimentKind, text: &str) -> Result<Plan, Error> {
-    Plan::new(kind, Vec::new(), read::file(text)?)
+    Plan::new(kind, Vec::new(), grid::file(text)?)
 }
 
 fn spec(settings: &Settings) -> DeploymentSpec {
@@ -114,13 +114,13 @@ fn a_printed_plan_makes_the_same_runs() {
 
 #[test]
 fn a_plan_shows_no_rate_where_something_else_says_when_requests_are_sent() {
-    let example = || read::file(Node.example()).unwrap();
+    let example = || grid::file(Node.example()).unwrap();
     for given in [
         "rate_curve = '0:5,60:50'",
         "arrival = 'trace'\ndataset_name = 'mooncake'\ndataset_path = 'x'",
     ] {
         for example in [Vec::new(), example()] {
-            let given = read::file(given).unwrap();
+            let given = grid::file(given).unwrap();
             let plan = Plan::new(Node, example, given).unwrap();
             let shown = plan.to_text();
             assert!(!shown.contains("request_rate"), "{shown}");
@@ -174,8 +174,8 @@ fn the_examples_sweeps_are_dropped_where_given_keys_exclude_them() {
         // Policies can be compared on servers that run already, too.
         (Routing, servers, (4, 4, Some("16"))),
     ] {
-        let example = read::file(kind.example()).unwrap();
-        let found = Plan::new(kind, example, read::file(given).unwrap()).unwrap();
+        let example = grid::file(kind.example()).unwrap();
+        let found = Plan::new(kind, example, grid::file(given).unwrap()).unwrap();
         let settings = &found.runs[0].settings;
         let limit = settings.text("proxy.max_concurrent_requests");
         let running = settings.keys.max_running_requests;
