@@ -1,19 +1,23 @@
 //! The command line: parses it, runs the subcommand, prints its error and returns the exit code.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, ensure};
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
+use tokio::time::timeout;
 
 use crate::clock::Clock;
 use crate::config;
+use crate::experiment::launch::Access;
 use crate::config::topology;
 use crate::error::{Error, FAILED, INVALID, SIGNALLED, TOO_MANY_FAILED};
 use crate::experiment::launch::process::{KEEPER, keep};
@@ -27,7 +31,6 @@ use crate::report::files::{RunState, SUMMARY};
 use crate::traffic::client::INSECURE_WARNING;
 use crate::{disk, secret, serve, sim, terminal, traffic, whatif};
 
-mod health;
 mod logging;
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
@@ -92,7 +95,11 @@ enum Command {
         command: Vec<OsString>,
     },
     /// Check that a proxy is running; exit code 1 when it is not
-    Health(health::Args),
+    Health {
+        /// Its admin listener
+        #[arg(value_name = "IP:PORT", default_value = "127.0.0.1:8801")]
+        admin: SocketAddr,
+    },
     /// Print the completion script of a shell
     Completions {
         /// Which shell
@@ -143,7 +150,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Report(args) => run_report(args)?,
         Command::Whatif(args) => run_whatif(&args)?,
         Command::EndWithParent { command } => return Ok(keep(&command)),
-        Command::Health(args) => health::check(&args)?,
+        Command::Health { admin } => run_health(admin)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "queuescope", &mut script);
@@ -339,6 +346,25 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
 fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<()> {
     let (text, refused) = whatif::command::run(args)?;
     terminal::print_raw(&text);
+/// How long a proxy may take to answer that it lives.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Requests `/healthz`, which needs no token: for containers, as their image has no shell and no curl.
+fn run_health(admin: SocketAddr) -> anyhow::Result<()> {
+    let hint = "give the admin listener (key admin) of a proxy that runs";
+    let (access, url) = (Access::default(), format!("http://{admin}"));
+    let answered = async { timeout(HEALTH_TIMEOUT, access.get(&url, "/healthz")).await };
+    let answered = tokio::runtime::Runtime::new()?.block_on(answered);
+    let late = |_| Err(format!("not within {} s", HEALTH_TIMEOUT.as_secs()));
+    let status = answered.unwrap_or_else(late);
+    let status = status.map_err(|why| anyhow!("IP:PORT {admin}: no answer ({why}); {hint}"))?;
+    ensure!(
+        status == 200,
+        "IP:PORT {admin}: /healthz answers {status}, not 200; {hint}"
+    );
+    Ok(())
+}
+
     refused.map_or(Ok(()), |message| Err(Error::failed(message).into()))
 }
 
