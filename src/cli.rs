@@ -16,20 +16,17 @@ use nix::sys::signal::Signal;
 use tokio::time::timeout;
 
 use crate::clock::Clock;
-use crate::config;
-use crate::experiment::launch::Access;
-use crate::config::topology;
 use crate::error::{Error, FAILED, INVALID, SIGNALLED, TOO_MANY_FAILED};
+use crate::experiment::launch::Access;
 use crate::experiment::launch::process::{KEEPER, keep};
 use crate::experiment::plan::keys::ExperimentKind;
 use crate::experiment::plan::settings::invalid_value;
 use crate::experiment::run::Finished;
 use crate::experiment::run::single::RunResult;
 use crate::experiment::{command, demo, probe};
-use crate::report;
 use crate::report::files::{RunState, SUMMARY};
 use crate::traffic::client::INSECURE_WARNING;
-use crate::{disk, secret, serve, sim, terminal, traffic, whatif};
+use crate::{config, disk, report, secret, serve, sim, terminal, traffic, whatif};
 
 mod logging;
 
@@ -317,7 +314,7 @@ fn run_proxy(args: &config::args::Args) -> anyhow::Result<()> {
 fn run_check(args: &config::args::Args) -> anyhow::Result<()> {
     let loaded = config::load(args.config.as_deref(), args);
     let (config, credentials) = loaded.map_err(invalid_config)?;
-    terminal::print(&topology::describe(&config, &credentials));
+    terminal::print(&config::describe(&config, &credentials));
     Ok(())
 }
 
@@ -346,6 +343,9 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
 fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<()> {
     let (text, refused) = whatif::command::run(args)?;
     terminal::print_raw(&text);
+    refused.map_or(Ok(()), |message| Err(Error::failed(message).into()))
+}
+
 /// How long a proxy may take to answer that it lives.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -363,9 +363,6 @@ fn run_health(admin: SocketAddr) -> anyhow::Result<()> {
         "IP:PORT {admin}: /healthz answers {status}, not 200; {hint}"
     );
     Ok(())
-}
-
-    refused.map_or(Ok(()), |message| Err(Error::failed(message).into()))
 }
 
 /// Returns the exit code of an error.
