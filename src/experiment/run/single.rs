@@ -232,7 +232,12 @@ impl ExperimentRunner {
         let file = &mut run.file;
         match finished.failure {
             Some(failure) if failure.code > SIGNALLED => {
-                file.error = finished.summary.failure();
+                // That it was stopped is among the warnings. Another message says what more is wrong, such as that the disk is full.
+                let message = Some(failure.message);
+                file.error = message.filter(|message| !finished.warnings.contains(message));
+                if let Some(error) = &file.error {
+                    self.notify(&format!("  failed: {error}"));
+                }
                 return Ok(RunState::Stopped);
             }
             // The report reads the verdict in the summary.

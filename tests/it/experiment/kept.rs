@@ -15,7 +15,7 @@ use queuescope::report::files::RunState;
 
 use super::started::{Planned, end, executable, until};
 use crate::support::generator::flags;
-use crate::support::process::{PROGRAM, lines_of, queuescope, run};
+use crate::support::process::{PROGRAM, limited, lines_of, queuescope, run};
 use crate::support::wire::PATIENCE;
 use crate::support::{assert_says, files};
 
@@ -296,4 +296,23 @@ fn ctrl_c_stops_nothing_when_the_last_run_is_done() {
     assert!(matches!(code, Some(0 | 3)), "{code:?}");
     assert_eq!(plan.states(), [RunState::Done]);
     assert!(plan.path("report.html").is_file());
+}
+
+#[test]
+fn a_stopped_run_says_that_the_disk_was_full() {
+    let plan = Planned::new("request_rate = 50\nnum_prompts = 200");
+    // Files of 16,384 bytes.
+    let mut process = limited("-f 32");
+    process.args(["node", "plan.toml", "--output-dir", "out"]);
+    process.current_dir(plan.folder.path());
+    let process = process.stdout(Stdio::null()).stderr(Stdio::null());
+    let process = process.spawn().unwrap();
+    let rows = plan.path("runs/01-run/requests.partial.csv");
+    until("a full disk", || {
+        std::fs::metadata(&rows).is_ok_and(|rows| rows.len() == 16_384)
+    });
+    assert_eq!(end(process, Signal::SIGINT), Some(130));
+    let file = plan.run_file("01-run").unwrap();
+    assert_eq!(file.state, RunState::Stopped);
+    assert_says(&file.error.unwrap_or_default(), "File too large");
 }
