@@ -22,7 +22,6 @@ use crate::request::ServerRole;
 use crate::traffic::{self, client::Target};
 
 mod access;
-mod failure;
 pub mod process;
 mod spec;
 
