@@ -23,7 +23,7 @@ use crate::experiment::plan::keys::ExperimentKind;
 use crate::experiment::plan::settings::invalid_value;
 use crate::experiment::run::Finished;
 use crate::experiment::run::single::RunResult;
-use crate::experiment::{command, demo, probe};
+use crate::experiment::{command, probe};
 use crate::report::files::{RunState, SUMMARY};
 use crate::traffic::client::INSECURE_WARNING;
 use crate::{config, disk, report, secret, serve, sim, terminal, traffic, whatif};
@@ -65,7 +65,7 @@ const MORE: &str = "--help-all says more of each flag, and has that of all comma
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show it all with one command: two simulated servers, hops, a front and 100 requests
-    Demo(demo::Args),
+    Demo(command::DemoArgs),
     /// Send Poisson traffic and show where every request waited
     Traffic(Box<traffic::Args>),
     /// Test one server: start it, load it with each setting of a plan, compare
@@ -136,7 +136,7 @@ fn start(args: Vec<OsString>) -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Demo(args) => check_results(&demo::run(&args)?)?,
+        Command::Demo(args) => check_results(&command::run_demo(&args)?)?,
         Command::Traffic(args) => run_traffic(&args)?,
         Command::Node(args) => run_experiment(&args, ExperimentKind::Node)?,
         Command::Routing(args) => run_experiment(&args, ExperimentKind::Routing)?,

@@ -2,7 +2,6 @@
 
 pub mod api;
 pub mod command;
-pub mod demo;
 pub mod faults;
 pub mod launch;
 pub mod plan;
