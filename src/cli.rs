@@ -307,7 +307,7 @@ fn run_proxy(args: &config::args::Args) -> anyhow::Result<()> {
         path(args.config.as_deref()),
         path(config.records.as_deref()),
     );
-    serve::process::run(&load, (config, credentials), Clock::system())
+    serve::run(&load, (config, credentials), Clock::system())
 }
 
 /// Describes the config, or prints all its problems.
