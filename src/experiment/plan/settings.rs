@@ -20,7 +20,7 @@ use crate::{secret, sim, traffic};
 pub struct Settings {
     /// The values as the plan has them.
     #[arg(skip)]
-    values: BTreeMap<String, Value>,
+    pub values: BTreeMap<String, Value>,
     /// The experiment's own keys.
     #[command(flatten)]
     pub keys: Keys,
@@ -197,14 +197,9 @@ impl Settings {
         Ok(Settings { values, ..parsed })
     }
 
-    /// The value of a key as the plan has it.
-    pub fn get(&self, key: &str) -> Option<&Value> {
-        self.values.get(key)
-    }
-
     /// The value of a key as text.
     pub fn text(&self, key: &str) -> Option<String> {
-        self.get(key).map(flag_text)
+        self.values.get(key).map(flag_text)
     }
 
     /// The keys of a table, without the table's name.
@@ -218,11 +213,6 @@ impl Settings {
     /// The limits that requests are to keep, such as `ttft:500`.
     pub fn goodput(&self) -> Vec<String> {
         self.load.goodput.iter().map(Goal::to_string).collect()
-    }
-
-    /// The names of all keys.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.values.keys().map(String::as_str)
     }
 }
 

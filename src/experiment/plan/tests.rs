@@ -141,8 +141,7 @@ fn a_ca_is_used_for_https_only() {
     let found = spec(settings);
     assert_eq!(found.access.tls.ca.as_deref(), Some(file.path()));
     assert_eq!(found.proxy["upstream_ca"].as_str(), Some(pem.as_str()));
-    let kind = crate::traffic::client::UpstreamKind::Server;
-    let args = |url: &str| deploy::traffic(settings, url, kind, Path::new("/x")).unwrap();
+    let args = |url: &str| deploy::traffic(settings, &found, url).unwrap();
     assert!(args("https://h:1").tls.ca.is_some());
     assert!(args("http://127.0.0.1:1").tls.ca.is_none());
 }
