@@ -365,12 +365,6 @@ fn run_health(admin: SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the exit code of an error.
-fn code(error: &anyhow::Error) -> u8 {
-    let error = error.downcast_ref::<Error>();
-    error.map_or(FAILED, |error| error.code)
-}
-
 /// The error of an invalid config, whose problems are printed in a line each.
 fn invalid_config(problems: Vec<String>) -> Error {
     Error::usage(problems.join("\nerror: "))
@@ -379,7 +373,8 @@ fn invalid_config(problems: Vec<String>) -> Error {
 /// Prints an error, wrapped at the terminal's width. Returns its exit code.
 fn fail(error: &anyhow::Error) -> ExitCode {
     terminal::print_error(&format!("error: {}\n", line(error)));
-    ExitCode::from(code(error))
+    let code = error.downcast_ref::<Error>().map(|error| error.code);
+    ExitCode::from(code.unwrap_or(FAILED))
 }
 
 /// Joins an error and its causes by `: `, without causes that the line contains already.

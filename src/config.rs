@@ -44,9 +44,13 @@ const SAME_NAME: &str = "two workers have this name; give each its own";
 /// All problems, with key, value and what would be valid: those of the file in its order, then of the flags, then of the check. Of a
 /// file that is not TOML, only its first line that is not.
 pub fn load(path: Option<&Path>, flags: &Args) -> Result<(Config, Credentials), Vec<String>> {
-    let text = path.map_or(Ok(String::new()), read);
-    let text = text.map_err(|problem| vec![problem])?;
-    load_text(&text, path, flags)
+    let read = |path: &Path| {
+        std::fs::read_to_string(path).map_err(|error| {
+            let path = path.display();
+            vec![format!("cannot read config file {path}: {error}; give the path of a text file, as in --config config.toml")]
+        })
+    };
+    load_text(&path.map_or(Ok(String::new()), read)?, path, flags)
 }
 
 fn load_text(
@@ -84,13 +88,6 @@ fn load_text(
 pub fn problems(text: &str) -> Vec<String> {
     let loaded = load_text(text, None, &Args::default());
     loaded.err().unwrap_or_default()
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path).map_err(|error| {
-        let path = path.display();
-        format!("cannot read config file {path}: {error}; give the path of a text file, as in --config config.toml")
-    })
 }
 
 impl<'i> Reading<'i> {
