@@ -1,4 +1,4 @@
-//! Which servers may use this machine's GPUs, and command lines as they are shown.
+//! Which servers may use this machine's GPUs, hops of many servers, and command lines as they are shown.
 
 use super::*;
 
@@ -67,4 +67,14 @@ fn a_shown_command_can_be_pasted_into_a_shell() {
         .output();
     let echoed = String::from_utf8(echoed.unwrap().stdout).unwrap();
     assert!(echoed.contains("|--model|it's a {model}|"), "{echoed}");
+}
+
+#[test]
+fn a_proxy_may_have_as_many_hops_as_a_plan_may_have_servers() {
+    let spec = DeploymentSpec {
+        servers: vec![ServerSpec::Running(String::new()); 1024],
+        hops: true,
+        ..DeploymentSpec::default()
+    };
+    spec.check_proxy().unwrap();
 }
