@@ -270,6 +270,8 @@ pub fn flags(key: &str, value: &Value) -> Vec<String> {
         Value::Array(all) => std::iter::once(flag)
             .chain(all.iter().map(flag_text))
             .collect(),
+        // Behind a blank it would be taken for a flag, and shown though it may be a secret.
+        Value::String(text) if text.starts_with('-') => vec![format!("{flag}={text}")],
         value => vec![flag, flag_text(value)],
     }
 }
