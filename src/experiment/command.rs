@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::error::{Error, SIGNALLED};
 use crate::report::files::{PROXY_ROWS, SUMMARY, plain};
 use crate::traffic::folder::Folder;
-use crate::units::{between, count};
+use crate::units::{between, count, round_to_four_digits};
 use crate::{report, terminal, traffic};
 
 /// The arguments of `node` and `routing`. A key may be given several values (`--request-rate 5,10,20`): then each is tried.
@@ -123,7 +123,8 @@ fn announcement(plan: &Plan) -> String {
     let settings = &plan.runs[0].settings;
     let keys = &settings.keys;
     let mut lines = if plan.is_search() {
-        let (share, goodput) = (keys.goodput_share * 100.0, settings.goodput().join(" "));
+        let share = round_to_four_digits(keys.goodput_share * 100.0);
+        let goodput = settings.goodput().join(" ");
         format!(
             "search: the highest request rate at which {share} % of the requests keep {goodput}\n"
         )
@@ -253,8 +254,8 @@ fn closing_lines(finished: &Finished) -> String {
     text
 }
 
-/// The plan of the demo. Few requests run at once in each server, so that a queue forms. The front, which is their router, sends on more than they run and fewer
-/// than arrive, so that both have a queue.
+/// The plan of the demo. Few requests run at once in each server, so that a queue forms. The front, which is their router, sends on more
+/// than they run and fewer than arrive, so that both have a queue.
 const DEMO: &str = "
     router = 'builtin'
     routing_policy = 'round_robin'
