@@ -1,33 +1,33 @@
 //! The command line: parses it, runs the subcommand, prints its error and returns the exit code.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, ensure};
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
+use tokio::time::timeout;
 
 use crate::clock::Clock;
-use crate::config;
-use crate::config::topology;
 use crate::error::{Error, FAILED, INVALID, SIGNALLED, TOO_MANY_FAILED};
+use crate::experiment::launch::Access;
 use crate::experiment::launch::process::{KEEPER, keep};
 use crate::experiment::plan::keys::ExperimentKind;
 use crate::experiment::plan::settings::invalid_value;
 use crate::experiment::run::Finished;
 use crate::experiment::run::single::RunResult;
-use crate::experiment::{command, demo, probe};
-use crate::report;
+use crate::experiment::{command, probe};
 use crate::report::files::{RunState, SUMMARY};
 use crate::traffic::client::INSECURE_WARNING;
-use crate::{disk, secret, serve, sim, terminal, traffic, whatif};
+use crate::{config, disk, report, secret, serve, sim, terminal, traffic, whatif};
 
-mod health;
 mod logging;
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
@@ -65,7 +65,7 @@ const MORE: &str = "--help-all says more of each flag, and has that of all comma
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show it all with one command: two simulated servers, hops, a front and 100 requests
-    Demo(demo::Args),
+    Demo(command::DemoArgs),
     /// Send Poisson traffic and show where every request waited
     Traffic(Box<traffic::Args>),
     /// Test one server: start it, load it with each setting of a plan, compare
@@ -92,7 +92,11 @@ enum Command {
         command: Vec<OsString>,
     },
     /// Check that a proxy is running; exit code 1 when it is not
-    Health(health::Args),
+    Health {
+        /// Its admin listener
+        #[arg(value_name = "IP:PORT", default_value = "127.0.0.1:8801")]
+        admin: SocketAddr,
+    },
     /// Print the completion script of a shell
     Completions {
         /// Which shell
@@ -132,7 +136,7 @@ fn start(args: Vec<OsString>) -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Demo(args) => check_results(&demo::run(&args)?)?,
+        Command::Demo(args) => check_results(&command::run_demo(&args)?)?,
         Command::Traffic(args) => run_traffic(&args)?,
         Command::Node(args) => run_experiment(&args, ExperimentKind::Node)?,
         Command::Routing(args) => run_experiment(&args, ExperimentKind::Routing)?,
@@ -143,7 +147,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Report(args) => run_report(args)?,
         Command::Whatif(args) => run_whatif(&args)?,
         Command::EndWithParent { command } => return Ok(keep(&command)),
-        Command::Health(args) => health::check(&args)?,
+        Command::Health { admin } => run_health(admin)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "queuescope", &mut script);
@@ -303,14 +307,14 @@ fn run_proxy(args: &config::args::Args) -> anyhow::Result<()> {
         path(args.config.as_deref()),
         path(config.records.as_deref()),
     );
-    serve::process::run(&load, (config, credentials), Clock::system())
+    serve::run(&load, (config, credentials), Clock::system())
 }
 
 /// Describes the config, or prints all its problems.
 fn run_check(args: &config::args::Args) -> anyhow::Result<()> {
     let loaded = config::load(args.config.as_deref(), args);
     let (config, credentials) = loaded.map_err(invalid_config)?;
-    terminal::print(&topology::describe(&config, &credentials));
+    terminal::print(&config::describe(&config, &credentials));
     Ok(())
 }
 
@@ -342,10 +346,23 @@ fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<()> {
     refused.map_or(Ok(()), |message| Err(Error::failed(message).into()))
 }
 
-/// Returns the exit code of an error.
-fn code(error: &anyhow::Error) -> u8 {
-    let error = error.downcast_ref::<Error>();
-    error.map_or(FAILED, |error| error.code)
+/// How long a proxy may take to answer that it lives.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Requests `/healthz`, which needs no token: for containers, as their image has no shell and no curl.
+fn run_health(admin: SocketAddr) -> anyhow::Result<()> {
+    let hint = "give the admin listener (key admin) of a proxy that runs";
+    let (access, url) = (Access::default(), format!("http://{admin}"));
+    let answered = async { timeout(HEALTH_TIMEOUT, access.get(&url, "/healthz")).await };
+    let answered = tokio::runtime::Runtime::new()?.block_on(answered);
+    let late = |_| Err(format!("not within {} s", HEALTH_TIMEOUT.as_secs()));
+    let status = answered.unwrap_or_else(late);
+    let status = status.map_err(|why| anyhow!("IP:PORT {admin}: no answer ({why}); {hint}"))?;
+    ensure!(
+        status == 200,
+        "IP:PORT {admin}: /healthz answers {status}, not 200; {hint}"
+    );
+    Ok(())
 }
 
 /// The error of an invalid config, whose problems are printed in a line each.
@@ -356,7 +373,8 @@ fn invalid_config(problems: Vec<String>) -> Error {
 /// Prints an error, wrapped at the terminal's width. Returns its exit code.
 fn fail(error: &anyhow::Error) -> ExitCode {
     terminal::print_error(&format!("error: {}\n", line(error)));
-    ExitCode::from(code(error))
+    let code = error.downcast_ref::<Error>().map(|error| error.code);
+    ExitCode::from(code.unwrap_or(FAILED))
 }
 
 /// Joins an error and its causes by `: `, without causes that the line contains already.

@@ -2,13 +2,14 @@
 
 pub mod api;
 pub mod command;
-pub mod demo;
 pub mod faults;
 pub mod launch;
-pub mod node;
 pub mod plan;
 pub mod probe;
-pub mod routing;
 pub mod run;
 pub mod scrape;
 mod timed;
+
+// The Rust API has a path of each command.
+pub use api as node;
+pub use api as routing;

@@ -3,11 +3,10 @@
 use clap::Parser;
 use toml::Value;
 
+use super::Reading;
 use super::args::Args;
 use super::proxy::Config;
-use super::read::Reading;
 use super::sections::{FileSection, SECTIONS};
-use super::topology;
 use crate::keys::values::Whole;
 use crate::keys::{AppliedAt, keys};
 
@@ -62,7 +61,7 @@ fn every_line_is_found_in_file_flag_help_check_and_reload() {
             let changes = Config::default().changes(&read.config);
             assert_eq!(changes.len(), 1, "{text}: {changes:?}");
             let shown = section.get(&mut read.config, key.name).unwrap();
-            let drawn = topology::changes(&read.config);
+            let drawn = super::changes(&read.config);
             let line = format!("{} = {shown}\n", key.name);
             assert!(drawn.contains(&line), "{drawn}");
             let flag = key.flag.map(|flag| flag.trim_start_matches("-u "));

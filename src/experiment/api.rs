@@ -1,5 +1,34 @@
-//! The Rust API of experiments: what [`super::node::NodeTest`] and [`super::routing::RoutingTest`] share. They run what the commands
-//! run, with the same keys.
+//! The Rust API of `queuescope node`, one server under load, and of `queuescope routing`, several servers behind a router. They run what the
+//! commands run, with the same keys.
+//!
+//! ```no_run
+//! use queuescope::experiment::node::{NodeConfig, NodeTest};
+//!
+//! let result = NodeTest::new(NodeConfig {
+//!     engine: Some("sglang".into()),
+//!     model_path: Some("meta-llama/Llama-3.1-8B-Instruct".into()),
+//!     request_rate: Some(8.0),
+//!     ..NodeConfig::default()
+//! })
+//! .run()?;
+//! println!("p99 TTFT {} ms", result.metrics["p99_ttft_ms"]);
+//! println!("{} files in {}", result.exported_files.len(), result.output_dir.display());
+//! # Ok::<(), anyhow::Error>(())
+//! ```
+//!
+//! ```no_run
+//! use queuescope::experiment::routing::{RoutingConfig, RoutingTest};
+//!
+//! let result = RoutingTest::new(RoutingConfig {
+//!     num_gpus: Some(2),
+//!     request_rate: Some(20.0),
+//!     more: "routing_policy = ['cache_aware', 'random']\nrepeats = 3".parse()?,
+//!     ..RoutingConfig::default()
+//! })
+//! .run()?;
+//! println!("{}", result.report);
+//! # Ok::<(), anyhow::Error>(())
+//! ```
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -78,6 +107,15 @@ pub struct Config {
 pub struct Test<const IS_ROUTING: bool> {
     config: Config,
 }
+
+/// The keys of a test of one server.
+pub type NodeConfig = Config;
+/// The keys of a test of several servers.
+pub type RoutingConfig = Config;
+/// A test of one server.
+pub type NodeTest = Test<false>;
+/// A test of several servers.
+pub type RoutingTest = Test<true>;
 
 /// The result of a test.
 #[derive(Clone, Debug)]

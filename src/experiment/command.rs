@@ -1,4 +1,5 @@
-//! The commands `queuescope node` and `queuescope routing`.
+//! The commands `queuescope node` and `queuescope routing`; and `queuescope demo`, an experiment with simulated servers, so that a new user sees
+//! a report without any setup.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +8,20 @@ use toml::Table;
 
 use super::launch::EngineName;
 use super::plan::deploy::ineffective_keys;
+use super::plan::grid::{self, Entry};
 use super::plan::keys::ExperimentKind;
-use super::plan::read::{self, Entry};
 use super::plan::settings::{KeyFlags, flag_text};
 use super::plan::{Plan, Run, masked};
 use super::run::single::RunResult;
 use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
 use crate::error::{Error, SIGNALLED};
+use crate::report::files::{PROXY_ROWS, SUMMARY, plain};
 use crate::traffic::folder::Folder;
-use crate::units::count;
+use crate::units::{between, count, round_to_four_digits};
 use crate::{report, terminal, traffic};
 
-/// The arguments of both. A key may be given several values (`--request-rate 5,10,20`): then each is tried.
+/// The arguments of `node` and `routing`. A key may be given several values (`--request-rate 5,10,20`): then each is tried.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The plan: TOML whose keys are the flags with _ for - (docs/EXPERIMENTS.md); without it a built-in example, changed by
@@ -41,11 +43,31 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
     /// A key of one of the tables sim, sglang, prefill, decode, sglang_router, proxy and env, or any other: sim.decode_step_ms=8
-    #[arg(long, value_name = "KEY=VALUE", value_parser = read::assignment)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = grid::assignment)]
     set: Vec<Entry>,
     /// The keys.
     #[command(flatten)]
     keys: KeyFlags,
+}
+
+/// The arguments of `queuescope demo`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DemoArgs {
+    /// Folder that gets the files, which must not hold a run already [default: a new one,
+    /// results/demo/DATE-TIME; the link results/demo/latest leads to it]
+    #[arg(short, long, value_name = "DIR")]
+    output_dir: Option<PathBuf>,
+    /// Requests to send
+    #[arg(short, long, value_name = "N", default_value = "100", allow_negative_numbers = true,
+        value_parser = between(1_usize, 1_000_000))]
+    num_prompts: usize,
+    /// Requests a second
+    #[arg(short, long, value_name = "RATE", default_value = "50", allow_negative_numbers = true,
+        value_parser = traffic::rate)]
+    request_rate: f64,
+    /// Print the run's summary.json to standard output; the text goes to standard error
+    #[arg(long)]
+    pub json: bool,
 }
 
 impl Args {
@@ -71,18 +93,18 @@ impl Args {
     fn plan(&self, kind: ExperimentKind) -> anyhow::Result<(Plan, String)> {
         let flags: Vec<Entry> = self.keys.0.iter().chain(&self.set).cloned().collect();
         if let Some(dir) = &self.resume {
-            let plan = Plan::new(kind, Vec::new(), read::file(&run::read_plan(dir)?)?)?;
+            let plan = Plan::new(kind, Vec::new(), grid::file(&run::read_plan(dir)?)?)?;
             return Ok((plan, format!("goes on with {}", dir.display())));
         }
         let Some(path) = &self.file else {
             let headline = "the built-in example (--print-plan shows it as a file to begin from)";
-            let plan = Plan::new(kind, read::file(kind.example())?, flags)?;
+            let plan = Plan::new(kind, grid::file(kind.example())?, flags)?;
             return Ok((plan, headline.to_owned()));
         };
         let shown = path.display();
         let plan = || -> anyhow::Result<Plan> {
             let text = std::fs::read_to_string(path)?;
-            let mut given: Table = read::file(&text)?.into_iter().collect();
+            let mut given: Table = grid::file(&text)?.into_iter().collect();
             given.extend(flags);
             Ok(Plan::new(kind, Vec::new(), given)?)
         };
@@ -101,7 +123,8 @@ fn announcement(plan: &Plan) -> String {
     let settings = &plan.runs[0].settings;
     let keys = &settings.keys;
     let mut lines = if plan.is_search() {
-        let (share, goodput) = (keys.goodput_share * 100.0, settings.goodput().join(" "));
+        let share = round_to_four_digits(keys.goodput_share * 100.0);
+        let goodput = settings.goodput().join(" ");
         format!(
             "search: the highest request rate at which {share} % of the requests keep {goodput}\n"
         )
@@ -159,11 +182,7 @@ pub(super) fn new_folder(kind: ExperimentKind, given: Option<&Path>) -> OutputDi
 ///
 /// # Errors
 /// As [`run::run`], or a signal came while the report was made.
-pub(super) fn run_and_print(
-    plan: Plan,
-    to: OutputDir,
-    rows: Option<&str>,
-) -> anyhow::Result<Finished> {
+fn run_and_print(plan: Plan, to: OutputDir, rows: Option<&str>) -> anyhow::Result<Finished> {
     let program = std::env::current_exe().context("the program's own file")?;
     let on_progress = |line: &str| terminal::print_error(&format!("{line}\n"));
     let (finished, report) = run_and_report(plan, to, program, on_progress, rows)?;
@@ -233,6 +252,60 @@ fn closing_lines(finished: &Finished) -> String {
         text += &format!("stopped before its end; go on with: queuescope {kind} --resume {dir}\n");
     }
     text
+}
+
+/// The plan of the demo. Few requests run at once in each server, so that a queue forms. The front, which is their router, sends on more
+/// than they run and fewer than arrive, so that both have a queue.
+const DEMO: &str = "
+    router = 'builtin'
+    routing_policy = 'round_robin'
+    num_gpus = 2
+    base_port = 0
+    hops = true
+    max_running_requests = 4
+    proxy.max_concurrent_requests = 20
+    sim.tokenize_ms = 1
+    backend = 'sglang-oai-chat'
+    random_input_len = 320
+    random_output_len = 40
+    random_range_ratio = 0.6
+";
+
+/// Runs the demo and prints its report and what ran.
+///
+/// # Errors
+/// Files cannot be written, or a signal came while the report was made.
+pub fn run_demo(args: &DemoArgs) -> anyhow::Result<Finished> {
+    let (count, rate) = (args.num_prompts, args.request_rate);
+    let plan = format!("{DEMO}num_prompts = {count}\nrequest_rate = {rate:?}");
+    let plan = Plan::new(ExperimentKind::Routing, [], grid::file(&plan)?)?;
+    let folder = Folder::new(args.output_dir.as_deref(), false, "results/demo");
+    // The proxy's rows, as with its one clock all is known of the first requests, too: nothing that a new user must ask about.
+    let finished = run_and_print(plan, OutputDir::New(folder), Some(PROXY_ROWS))?;
+    for run in &finished.runs {
+        let summary = std::fs::read_to_string(run.dir.join(SUMMARY));
+        terminal::print_json(&summary.unwrap_or_default());
+        let verdict = &run.metrics()["verdict"];
+        for reason in verdict["reasons"].as_array().into_iter().flatten() {
+            terminal::print(&format!(
+                "{}: {}\n",
+                plain(&verdict["grade"]),
+                plain(reason)
+            ));
+        }
+        if let [first, second] = &run.file.servers[..] {
+            terminal::print(&format!(
+                "\nWhat ran:\n\n\
+                 traffic -> front -> worker hop -> simulated SGLang {}\n                 \
+                 -> worker hop -> simulated SGLang {}\n\
+                 (All on 127.0.0.1. The front is the router: it sends 20 requests on at once,\n\
+                 the others wait in it. A server runs 4 at once, the others wait in its\n\
+                 queue. Chat is streamed; servers tell the proxy of it by request logs.)\n",
+                first.host, second.host
+            ));
+        }
+    }
+    Ok(finished)
 }
 
 #[cfg(test)]

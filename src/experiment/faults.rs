@@ -16,7 +16,7 @@ use crate::report::files::FaultRow;
 use crate::units;
 
 use super::launch::{DeploymentSpec, EngineName, Server};
-use super::plan::read;
+use super::plan::grid;
 use super::timed::TimedRows;
 
 /// Which servers fail when, and how.
@@ -111,7 +111,7 @@ impl FaultKind {
 fn inline_table<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let value: Result<Value, _> = text.parse();
     let table = value.and_then(Value::try_into);
-    table.map_err(|error| read::syntax_problem(text, &error))
+    table.map_err(|error| grid::syntax_problem(text, &error))
 }
 
 impl FaultPlan {

@@ -1,7 +1,10 @@
 //! Starts, watches and stops the processes of a run: servers, a router, and our proxy with its hops
 //! ([decision 33](../../docs/dev/decisions/0033-what-a-run-needs-are-children.md)).
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
@@ -19,22 +22,15 @@ use crate::request::ServerRole;
 use crate::traffic::{self, client::Target};
 
 mod access;
-mod command;
-mod failure;
-mod ports;
 pub mod process;
-mod proxy_file;
 mod spec;
 
 pub use access::Access;
-pub(super) use command::in_path;
-pub use command::{CommandLine, find_router};
-pub use proxy_file::check as check_proxy;
-pub use spec::{DeploymentSpec, EngineName, Router, ServerSpec};
+pub use spec::{CommandLine, DeploymentSpec, EngineName, Router, ServerSpec};
 
 use access::poll;
 use process::Process;
-use proxy_file::Hop;
+use spec::Hop;
 
 /// The running processes. Dropping it kills them and waits until they are gone, also when a start is cancelled.
 #[derive(Debug)]
@@ -70,6 +66,9 @@ pub struct Server {
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The file of the proxy's config in the run's folder.
 const PROXY_CONFIG: &str = "proxy.toml";
+/// The range in which free ports are searched. It is below the default of `base_port`, and Linux's ephemeral ports: an outgoing connection
+/// could take one of those while its server is down, even the connection of a client that tries to reach that server.
+const FREE: Range<u32> = 10_000..30_000;
 
 impl Deployment {
     /// Starts everything and waits until it is ready. If something fails, what did start is stopped again.
@@ -213,7 +212,7 @@ impl Deployment {
         let hop = |server: &Server| Some((server.hop?, server.file.url.clone()));
         let hops: Vec<Hop> = self.servers.iter().filter_map(hop).collect();
         let path = spec.dir.join(PROXY_CONFIG);
-        let text = proxy_file::text(spec, [front, admin], traces, upstream, &hops)?;
+        let text = spec.proxy_config([front, admin], traces, upstream, &hops)?;
         // It may hold secrets.
         disk::write(&path, text.as_bytes(), true).with_context(|| path.display().to_string())?;
         let line = CommandLine::new(&spec.program, &["proxy", "--config"]);
@@ -247,7 +246,7 @@ fn servers(spec: &DeploymentSpec, traces: Option<SocketAddr>) -> anyhow::Result<
             ServerSpec::Running(url) => (url.clone(), None),
             ServerSpec::Started(line) => {
                 let addr = match spec.base_port {
-                    Some(base) => ports::server_port(base, number)?,
+                    Some(base) => server_port(base, number)?,
                     None => spec.port()?,
                 };
                 let port = bootstrap.map(|port| format!("--disaggregation-bootstrap-port={port}"));
@@ -288,11 +287,46 @@ async fn flush_caches(spec: &DeploymentSpec) -> Vec<String> {
 }
 
 impl DeploymentSpec {
-    /// Finds a free port that is not planned for a server.
+    /// Finds a free loopback port that is not planned for a server.
+    ///
+    /// # Errors
+    /// There is none.
     fn port(&self) -> anyhow::Result<SocketAddr> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         let base = self.base_port.map_or(0, u32::from);
-        ports::free(&(base..base + self.servers.len() as u32))
+        let planned = base..base + self.servers.len() as u32;
+        // So that concurrent processes begin at different ports.
+        let offset = std::process::id().wrapping_mul(7919);
+        let is_free = |addr: &SocketAddr| {
+            !planned.contains(&addr.port().into()) && TcpListener::bind(addr).is_ok()
+        };
+        let mut all = FREE.map(|_| {
+            let count = offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+            local((FREE.start + count % FREE.len() as u32) as u16)
+        });
+        let (first, last) = (FREE.start, FREE.end - 1);
+        let problem = || format!("no port of 127.0.0.1 from {first} to {last} is free");
+        all.find(is_free).with_context(problem)
     }
+}
+
+/// Returns the address of server `number`, from 0, if `base` is the port of the first.
+///
+/// # Errors
+/// It is not free.
+fn server_port(base: u16, number: usize) -> anyhow::Result<SocketAddr> {
+    let port = base.saturating_add(number as u16);
+    TcpListener::bind(local(port)).with_context(|| {
+        format!(
+            "base_port = {base}: port {port} cannot be opened; end what listens there (`ss -ltnp` shows it), or give another \
+             base_port, or 0 for free ones"
+        )
+    })?;
+    Ok(local(port))
+}
+
+fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
 }
 
 impl Server {
@@ -371,4 +405,47 @@ async fn flush_cache(access: &Access, url: &str) -> Result<(), String> {
     };
     let flushed = poll(FLUSH_TIMEOUT, flush).await.flatten();
     flushed.map_err(|reason| format!("the cache of {url} was not emptied before the run: {reason}"))
+}
+
+/// Finds the `given` program of the router, or `smg`, in PATH or at its path.
+///
+/// # Errors
+/// It is not there. Says how to get one.
+pub fn find_router(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let program = given.unwrap_or(Path::new("smg"));
+    let at_path = || Some(program.to_owned()).filter(|program| program.is_file());
+    in_path(program).or_else(at_path).with_context(|| {
+        let program = program.display();
+        format!(
+            "the router's program {program} is not there; `pip install sglang-router` brings smg, and router_program names another"
+        )
+    })
+}
+
+/// Finds a program in PATH.
+pub(super) fn in_path(name: impl AsRef<Path>) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let mut programs = std::env::split_paths(&path).map(|folder| folder.join(&name));
+    programs.find(|program| program.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_of_planned_servers_are_not_given_away() {
+        let first = DeploymentSpec::default().port().unwrap().port();
+        // The search would go on with the following ports.
+        let spec = DeploymentSpec {
+            base_port: Some(first),
+            servers: vec![ServerSpec::Running(String::new()); 200],
+            ..DeploymentSpec::default()
+        };
+        let planned = u32::from(first)..u32::from(first) + 200;
+        for _ in 0..5 {
+            let port = u32::from(spec.port().unwrap().port());
+            assert!(!planned.contains(&port), "{port}");
+        }
+    }
 }

@@ -8,12 +8,10 @@ use toml::{Table, Value};
 pub mod deploy;
 pub mod grid;
 pub mod keys;
-pub mod read;
 pub mod settings;
 
-use grid::Sweep;
+use grid::{Entry, Sweep};
 use keys::{ExperimentKind, PRESETS};
-use read::Entry;
 use settings::{KEYS, SIM, Settings, flag_text};
 
 use crate::config::sections::nearest;
@@ -74,7 +72,7 @@ impl Plan {
         let mut given = checked(kind, given).map_err(Error::usage)?;
         let preset = texts(&given, "preset");
         if let Some((_, keys)) = PRESETS.iter().find(|(name, _)| preset == [*name]) {
-            for (key, value) in read::file(keys)? {
+            for (key, value) in grid::file(keys)? {
                 given.entry(key).or_insert(value);
             }
         }

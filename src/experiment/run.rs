@@ -102,12 +102,12 @@ pub async fn run(
         finished,
         _lock: lock,
     };
-    match runner.plan.is_search() {
+    let is_whole = match runner.plan.is_search() {
         true => runner.search().await?,
         false => runner.run_all().await?,
-    }
+    };
     runner.write()?;
-    runner.finished.signal = stop.is_stopped().then(|| stop.signal());
+    runner.finished.signal = (!is_whole && stop.is_stopped()).then(|| stop.signal());
     Ok(runner.finished)
 }
 
@@ -167,12 +167,13 @@ impl ExperimentRunner {
         });
     }
 
-    async fn run_all(&mut self) -> anyhow::Result<()> {
+    /// Returns whether it came to its end: a signal that comes when the last run is done stops nothing.
+    async fn run_all(&mut self) -> anyhow::Result<bool> {
         let runs = self.plan.runs.to_vec();
         runs.iter().for_each(|run| self.list(run));
         for (index, run) in runs.iter().enumerate() {
             if self.stop.is_stopped() {
-                break;
+                return Ok(false);
             }
             // A start of SGLang may take ten minutes.
             let results = &self.finished.runs;
@@ -187,9 +188,11 @@ impl ExperimentRunner {
             if all > 1 {
                 self.notify(&format!("run {number} of {all}: {}", run.label));
             }
-            self.run_one(run).await?;
+            if self.run_one(run).await?.file.state == RunState::Stopped {
+                return Ok(false);
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Runs a run, unless it is completed already.
@@ -221,8 +224,8 @@ impl ExperimentRunner {
         Ok(result)
     }
 
-    /// Searches for the highest rate that meets the objective.
-    async fn search(&mut self) -> anyhow::Result<()> {
+    /// Searches for the highest rate that meets the objective. Returns whether it came to its end.
+    async fn search(&mut self) -> anyhow::Result<bool> {
         let settings = self.plan.runs[0].settings.clone();
         let (keys, rate) = (&settings.keys, settings.load.request_rate);
         let first = if rate.is_finite() { rate } else { FIRST_RATE };
@@ -234,14 +237,17 @@ impl ExperimentRunner {
         let mut search = Search::new(first, keys.rate_precision, found);
         self.finished.file.keys = vec!["request_rate".to_owned()];
         while let Some(rate) = search.next() {
+            if self.stop.is_stopped() {
+                return Ok(false);
+            }
             let number = self.finished.runs.len() + 1;
             let requests = search::requests(rate, keys.probe_s.as_secs_f64(), keys.goodput_share);
             let run = self.plan.trial(number, rate, requests)?;
             self.notify(&format!("trial {number}: {rate} requests a second"));
             self.list(&run);
             let result = self.run_one(&run).await?;
-            if self.stop.is_stopped() {
-                break;
+            if result.file.state == RunState::Stopped {
+                return Ok(false);
             }
             if result.file.state != RunState::Done {
                 let reason = result.reason().unwrap_or("it failed");
@@ -254,7 +260,7 @@ impl ExperimentRunner {
             search.add(trial);
             self.finished.file.max_rate = Some(search.found.clone());
         }
-        Ok(())
+        Ok(true)
     }
 
     fn notify(&self, line: &str) {

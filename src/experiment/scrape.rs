@@ -169,7 +169,7 @@ impl Target {
     /// # Errors
     /// Why there is none.
     async fn scrape(
-        &mut self,
+        &self,
         access: &Access,
         client: &mut Option<Client>,
     ) -> Result<Vec<Reading>, String> {

@@ -38,7 +38,8 @@ pub fn check(outputs: &[PathBuf], inputs: &[PathBuf], force: bool) -> Result<(),
         }
         match std::fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            found => disk::regular(&found.map_err(io_error)?).map_err(io_error)?,
+            Err(error) => return Err(Error::write(path, error)),
+            Ok(found) => disk::regular(&found).map_err(io_error)?,
         }
         if let Some(input) = disk::same(path, inputs) {
             let input = input.display();
@@ -86,6 +87,13 @@ fn is_report(path: &Path) -> io::Result<bool> {
 mod tests {
     use super::*;
     use crate::report::load::tests::*;
+
+    #[test]
+    fn a_path_that_cannot_be_written_is_a_failure_and_no_wrong_use() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let below = check(&[file.path().join("x")], &[], false);
+        assert_eq!(below.unwrap_err().code, crate::error::FAILED);
+    }
 
     #[test]
     fn reports_are_distinguished_from_other_files() {

@@ -28,8 +28,8 @@ use super::start::{Listeners, bind, listen, shared};
 
 /// A running proxy: a front, its hops and its admin listener, on the runtime that started it. Dropping it cuts off open requests.
 pub struct Proxy {
-    pub(super) shared: Arc<Shared>,
-    pub(super) listeners: Arc<Listeners>,
+    shared: Arc<Shared>,
+    listeners: Arc<Listeners>,
     /// The admin listener and that of servers' spans, until they are handed over.
     others: Mutex<Vec<ListenSocket>>,
     /// Has a receiver for each thing besides connections that must end before this process does after a hand-over: the admin listener, and

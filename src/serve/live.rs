@@ -55,6 +55,12 @@ fn present(shared: &Shared) -> Value {
     for (worker, phase, count) in shared.metrics.in_flight_by_worker() {
         workers.entry(worker).or_default().insert(phase, count);
     }
+    // Metrics keep the series of workers and servers that a reload has removed.
+    let config = shared.config.load();
+    let is_configured = |name: &str| {
+        config.worker(name).is_some() || config.upstream.iter().any(|to| to.name() == name)
+    };
+    workers.retain(|name, of| is_configured(name) || of.values().any(|count| *count > 0));
     let at_workers: i64 = workers.values().filter_map(|of| of.get(WAITING)).sum();
     let has_router = shared.joins.has_front && !shared.is_before_servers();
     // An estimate: the counts are not read at the same moment.

@@ -48,13 +48,13 @@ pub(super) struct Listeners {
 /// A listener that accepts, and its service. It stops accepting when dropped.
 pub(super) struct RunningListener {
     pub(super) socket: ListenSocket,
-    pub(super) service: Arc<Service>,
+    service: Arc<Service>,
 }
 
 /// A listener that does not accept yet, or new upstreams for one that runs.
 pub(super) struct BoundListener {
     role: Role,
-    pub(super) socket: ListenSocket,
+    socket: ListenSocket,
     upstreams: Arc<Upstreams>,
     /// The running listener that it is, which goes on.
     kept: Option<Arc<RunningListener>>,

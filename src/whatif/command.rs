@@ -10,8 +10,7 @@ use toml::Value;
 
 use crate::disk;
 use crate::error::Error;
-use crate::experiment::plan::grid;
-use crate::experiment::plan::read::{self, Entry};
+use crate::experiment::plan::grid::{self, Entry};
 use crate::report::load::{Goal, Summary, goals_ms};
 use crate::report::outputs;
 use crate::report::reader::{self, Run, inputs};
@@ -42,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = at_least(1_u64))]
     pub max_total_tokens: Option<u64>,
     /// What is to be changed
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = read::assignment, help = format!(
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = grid::assignment, help = format!(
         "What is to be changed; several values, A,B, make a grid. Keys: rate (a factor on the request rate), request_rate \
          (requests a second), num_gpus (servers), routing_policy ({}), and flags of queuescope sim: max_running_requests, \
          chunked_prefill_size, …", Policy::listed(predicted)))]

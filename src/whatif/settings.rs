@@ -6,8 +6,7 @@ use clap::{ArgAction, Args as _, Command, FromArgMatches as _};
 use toml::Value;
 
 use crate::error::Error;
-use crate::experiment::plan::grid::Sweep;
-use crate::experiment::plan::read::{Entry, flag_value};
+use crate::experiment::plan::grid::{Entry, Sweep, flag_value};
 use crate::experiment::plan::settings::{flag_text, key_of, plan_error};
 use crate::sim::engine::Profile;
 use crate::units::{between, rate};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use queuescope::experiment::plan::read;
+use queuescope::experiment::plan::grid as read;
 use queuescope::report::files::SeriesRow;
 use queuescope::report::reader::{self, Run};
 use queuescope::request::ColumnId;

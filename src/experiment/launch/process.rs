@@ -1,17 +1,18 @@
 //! A child process of a run, which can be stopped and started again. A *keeper* process starts it as the leader of a process group and
-//! ends the whole group when the process ends or when we do, even if we are killed.
+//! ends the whole group when the process ends or when we do, even if we are killed. The error of one that ended or was not ready in time has
+//! its command, the end of its log, and the likely cause.
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
-use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
+use std::fs::{File, OpenOptions};
+use std::io::{self, PipeReader, PipeWriter, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, killpg, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -22,10 +23,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::access::poll;
-use super::command::CommandLine;
-use super::failure::failure;
-use super::spec::DeploymentSpec;
+use super::spec::{CommandLine, DeploymentSpec};
 use crate::report::files::LOGS;
+use crate::secret::MASK;
 use crate::terminal;
 
 /// A named process. Dropping it kills its group and waits until that is gone.
@@ -34,7 +34,7 @@ pub(in crate::experiment) struct Process {
     /// `server-1`, `router`, `proxy`.
     pub(super) name: String,
     pub(super) command: CommandLine,
-    pub(super) log: PathBuf,
+    log: PathBuf,
     /// The program of queuescope, which is also the keeper.
     program: PathBuf,
     state: watch::Sender<State>,
@@ -162,8 +162,22 @@ impl Process {
         }
     }
 
+    /// Makes its error. `happened` says what happened to it.
     fn failure(&self, happened: &str) -> anyhow::Error {
-        failure(&self.name, &self.command, &self.log, happened)
+        let (name, command, log) = (&self.name, &self.command, self.log.display());
+        let mut output = String::from_utf8_lossy(&tail(&self.log).unwrap_or_default()).into_owned();
+        for secret in command.secrets() {
+            output = output.replace(secret, MASK);
+        }
+        let cause = cause(&format!("{happened}\n{output}"));
+        let cause = cause.unwrap_or_else(|| "its log may say why".to_owned());
+        let is_text = |line: &&str| !line.trim().is_empty();
+        let lines: Vec<&str> = output.lines().filter(is_text).collect();
+        let tail = match &lines[lines.len().saturating_sub(MAX_LINES)..] {
+            [] => " (empty)".to_owned(),
+            tail => format!(", which ends with\n  {}", tail.join("\n  ")),
+        };
+        anyhow!("{name} {happened}: {cause}\n  command: {command}\n  log: {log}{tail}")
     }
 
     /// Kills its group and waits until it is gone. It can be started again.
@@ -209,6 +223,102 @@ impl Drop for Process {
             let _ = io::copy(&mut keeper.gone, &mut io::sink());
         }
     }
+}
+
+/// Texts of which a line of the log contains one (separated by `|`), the cause, and the remedy.
+type KnownFailure = (&'static str, &'static str, &'static str);
+
+/// Error messages of SGLang 0.5.23, torch, transformers, Python, the router and our own programs, the most certain causes first.
+const KNOWN_FAILURES: [KnownFailure; 10] = [
+    (
+        "address already in use|Address already in use|Port is already in use",
+        "the port is in use",
+        "End what listens there (`ss -ltnp` shows it), or give another base_port.",
+    ),
+    (
+        "No module named 'sglang|No module named sglang",
+        "this Python has no SGLang",
+        "Give the Python of the environment that SGLang is installed in, or `pip install sglang`.",
+    ),
+    (
+        "cannot execute ",
+        "the program is not there",
+        "Give its path, or install it.",
+    ),
+    (
+        "unrecognized arguments:|unexpected argument '|invalid choice:|expected one argument|invalid int value:|\
+         invalid float value:",
+        "it does not know an argument, or its value",
+        "Correct or leave out what the line names; the program's --help lists what it takes.",
+    ),
+    (
+        "ot enough memory. Please try to increase --mem-fraction-static",
+        "weights leave no room for the KV cache within mem_fraction_static of the GPU's memory",
+        "Raise mem_fraction_static, or take more GPUs a server (tp_size), a smaller model or quantized weights.",
+    ),
+    (
+        "CUDA out of memory|CUDA error: out of memory|torch.OutOfMemoryError|HIP out of memory",
+        "the GPU's memory ran out",
+        "Lower mem_fraction_static or max_running_requests, take more GPUs a server (tp_size), and see with `nvidia-smi` \
+         who else uses the GPU.",
+    ),
+    (
+        "exit code: -9|exit code -9|signal: 9 (SIGKILL)|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|\
+         MemoryError",
+        "the host's memory ran out, or somebody killed it",
+        "Free memory on this machine or start fewer servers on it; `dmesg -T | grep -i oom` shows what the system killed.",
+    ),
+    (
+        "No accelerator (CUDA|No CUDA GPUs are available|invalid device ordinal|Found no NVIDIA driver|\
+         Torch not compiled with CUDA enabled",
+        "the GPU is not there",
+        "See with `nvidia-smi` which there are: the servers take tp_size GPUs each, from gpu_id on; without any GPU give \
+         engine = \"sim\".",
+    ),
+    (
+        "We couldn't connect to 'https://huggingface.co'|You are trying to access a gated repo|401 Client Error|\
+         403 Client Error|is not a local folder and is not a valid model identifier|Repo id must be in the form|\
+         does not appear to have a file named|Repository Not Found",
+        "the model was not found, or the hub gives no access to it",
+        "Give model_path as a folder that holds the model, or as a name on the Hugging Face hub that this machine reaches \
+         (HF_TOKEN for a gated one).",
+    ),
+    (
+        "ModuleNotFoundError: No module named|ImportError: cannot import name",
+        "a Python module is missing, or of another version",
+        "Install what the line names, or give the Python of the environment that SGLang was installed in.",
+    ),
+];
+
+/// How many lines of the log an error shows.
+const MAX_LINES: usize = 20;
+/// How many bytes of the log are searched for a cause. SGLang prints more than a screen after it.
+const MAX_LOG_BYTES: u64 = 65_536;
+/// How many characters of a line are shown with the cause.
+const MAX_LINE_CHARS: usize = 200;
+
+/// Reads the last bytes of a log, which may be large.
+fn tail(log: &Path) -> io::Result<Vec<u8>> {
+    let mut log = File::open(log)?;
+    let end = log.metadata()?.len();
+    log.seek(SeekFrom::Start(end.saturating_sub(MAX_LOG_BYTES)))?;
+    let mut bytes = Vec::new();
+    log.take(MAX_LOG_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Returns the likely cause and its remedy, if the output shows a known failure.
+fn cause(output: &str) -> Option<String> {
+    KNOWN_FAILURES.iter().find_map(|(texts, cause, remedy)| {
+        let has_one = |line: &&str| texts.split('|').any(|text| line.contains(text));
+        // The last such line, as programs retry in other ways after a first failure.
+        let line = output.lines().rev().find(has_one)?.trim();
+        let mut shown: String = line.chars().take(MAX_LINE_CHARS).collect();
+        if shown.len() < line.len() {
+            shown.push('…');
+        }
+        Some(format!("{cause} (\"{shown}\"). {remedy}"))
+    })
 }
 
 /// The subcommand that runs a keeper.
@@ -268,3 +378,6 @@ pub fn keep(command: &[OsString]) -> ExitCode {
     }
     ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,17 +1,21 @@
-//! The specification of a deployment, and its check. Does no IO.
+//! The specification of a deployment: servers with their command lines, router and proxy, and the proxy's config. Does no IO.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{anyhow, bail, ensure};
 use clap::ValueEnum;
+use serde_json::json;
+use toml::{Table, Value};
 
 use super::access::Access;
-use super::command::CommandLine;
+use crate::report::files::PROXY_ROWS;
 use crate::request::ServerRole;
-use crate::traffic;
 use crate::traffic::client::{Target, UpstreamKind};
+use crate::{config, secret, traffic};
 
 /// What serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -87,6 +91,22 @@ pub struct DeploymentSpec {
     pub start_timeout: Duration,
 }
 
+/// The address on which a hop listens, and the URL of its server.
+pub(super) type Hop = (SocketAddr, String);
+
+/// Label sets of metrics per worker, with a margin: docs say 12.
+const LABEL_SETS_PER_WORKER: usize = 16;
+/// The proxy's default.
+const DEFAULT_LABEL_SETS: usize = 64;
+/// The most that the proxy takes. Workers beyond them are shown as `other`.
+const MAX_LABEL_SETS: usize = 4096;
+/// Keys that the experiment sets itself.
+const OWN_KEYS: [&str; 4] = ["listen", "admin", "upstream", "records"];
+/// The config's other sections than `[proxy]`. A plan has them as tables in its own `[proxy]`, as its key `engine` means something else.
+const SECTIONS: [&str; 2] = ["engine", "telemetry"];
+/// A valid address that clashes with no other.
+const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
 impl DeploymentSpec {
     /// The router and its policy: `builtin round_robin`.
     pub fn router_name(&self) -> Option<String> {
@@ -140,6 +160,85 @@ impl DeploymentSpec {
             _ => UpstreamKind::Router,
         }
     }
+
+    /// Checks the plan's keys of the proxy and the routing policy, by the proxy's own reader.
+    ///
+    /// # Errors
+    /// Names the key, the problem and what would be valid.
+    pub fn check_proxy(&self) -> anyhow::Result<()> {
+        if let Some(key) = OWN_KEYS.iter().find(|key| self.proxy.contains_key(**key)) {
+            bail!("proxy.{key}: the experiment sets it; leave it out");
+        }
+        if !self.has_proxy() {
+            ensure!(
+                self.proxy.is_empty(),
+                "[proxy] has no effect: no proxy is started; take front = true, hops = true or router = \"builtin\""
+            );
+            return Ok(());
+        }
+        let upstream = "http://server.invalid:1".to_owned();
+        let hops = if self.hops { self.servers.len() } else { 0 };
+        let hops = vec![(ANY, upstream.clone()); hops];
+        let text = self.proxy_config([ANY; 2], None, &[upstream], &hops);
+        let text = text.map_err(|error| anyhow!("[proxy] {error}"))?;
+        match config::problems(&text).first() {
+            // The proxy's `policy` is the plan's `routing_policy`.
+            Some(problem) if problem.starts_with("policy") => bail!("routing_{problem}"),
+            Some(problem) => bail!("[proxy] {problem}"),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the config file of a proxy whose front, admin listener and listener for traces are at these addresses.
+    ///
+    /// # Errors
+    /// TOML cannot represent a key or value.
+    pub(super) fn proxy_config(
+        &self,
+        [front, admin]: [SocketAddr; 2],
+        traces: Option<SocketAddr>,
+        upstream: &[String],
+        hops: &[Hop],
+    ) -> anyhow::Result<String> {
+        let label_sets = DEFAULT_LABEL_SETS + LABEL_SETS_PER_WORKER * hops.len();
+        let mut proxy = Table::try_from(json!({
+            "listen": front,
+            "admin": admin,
+            "upstream": upstream,
+            "upstream_kind": self.upstream_kind(),
+            "records": self.dir.join(PROXY_ROWS).display().to_string(),
+            "metrics_label_sets": label_sets.min(MAX_LABEL_SETS),
+            // Short, as the load is over when the proxy is stopped.
+            "drain_timeout_s": 5.0,
+        }))?;
+        if self.router == Router::Builtin {
+            proxy.insert("policy".to_owned(), self.policy.as_str().into());
+        }
+        let mut file = Table::new();
+        for (key, value) in &self.proxy {
+            let first = key.split('.').next();
+            let is_section = SECTIONS.iter().any(|name| first == Some(name));
+            let table = if is_section { &mut file } else { &mut proxy };
+            insert(table, key, value.clone());
+        }
+        if let Some(addr) = traces {
+            insert(&mut file, "engine.traces.listen", addr.to_string().into());
+        }
+        file.insert("proxy".to_owned(), proxy.into());
+        let worker = |(number, (listen, upstream)): (usize, &Hop)| {
+            let name = self.server_name(number);
+            let mut worker = json!({ "name": name, "listen": listen, "upstream": upstream });
+            if let Some(role) = self.role(number) {
+                worker["role"] = json!(role);
+            }
+            worker
+        };
+        if !hops.is_empty() {
+            let workers: Vec<_> = hops.iter().enumerate().map(worker).collect();
+            file.insert("worker".to_owned(), Value::try_from(workers)?);
+        }
+        Ok(toml::to_string(&file)?)
+    }
 }
 
 fn is_loopback(url: &str) -> bool {
@@ -149,28 +248,105 @@ fn is_loopback(url: &str) -> bool {
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_on_this_machine_may_use_its_gpus() {
-        for (engine, url, expected) in [
-            (EngineName::External, "http://127.0.0.1:30000", true),
-            (EngineName::External, "http://localhost:30000", true),
-            (EngineName::External, "http://127.0.0.2:30000", true),
-            (EngineName::External, "http://[::1]:30000", true),
-            (EngineName::External, "http://gpu-server:30000", false),
-            (EngineName::Sglang, "http://10.0.0.1:30000", true),
-            (EngineName::Sim, "http://10.0.0.1:30000", false),
-        ] {
-            let servers = ["http://10.0.0.1:30000", url].map(str::to_owned);
-            let spec = DeploymentSpec {
-                engine,
-                servers: servers.map(ServerSpec::Running).to_vec(),
-                ..DeploymentSpec::default()
-            };
-            assert_eq!(spec.has_gpus_here(), expected, "{engine:?} {url}");
-        }
+/// Inserts a value; points in its key stand for nested tables.
+fn insert(table: &mut Table, key: &str, value: Value) {
+    let Some((name, rest)) = key.split_once('.') else {
+        table.insert(key.to_owned(), value);
+        return;
+    };
+    let inner = table.entry(name).or_insert_with(|| Table::new().into());
+    // Otherwise the proxy's reader refuses the value in its place.
+    if let Value::Table(inner) = inner {
+        insert(inner, rest, value);
     }
 }
+
+/// A program with its arguments and additional environment variables. Its `Display` is quoted for a shell, with secrets masked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CommandLine {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Names and values of environment variables.
+    pub env: Vec<(String, String)>,
+    /// How many arguments, at the beginning, select a subcommand or module of the program.
+    leading: usize,
+}
+
+impl fmt::Display for CommandLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.env {
+            write!(f, "{name}={} ", quoted(&secret::masked(name, value)))?;
+        }
+        write!(f, "{}", quoted(&self.program.display().to_string()))?;
+        let mut args = self.masked_args();
+        args.try_for_each(|(arg, _)| write!(f, " {}", quoted(&arg)))
+    }
+}
+
+impl CommandLine {
+    /// Makes a command line. All arguments that are added later stand behind `args`.
+    pub fn new(program: impl Into<PathBuf>, args: &[&str]) -> CommandLine {
+        CommandLine {
+            program: program.into(),
+            args: args.iter().map(ToString::to_string).collect(),
+            env: Vec::new(),
+            leading: args.len(),
+        }
+    }
+
+    /// Adds arguments.
+    pub fn with<T: ToString>(mut self, args: impl IntoIterator<Item = T>) -> CommandLine {
+        self.args
+            .extend(args.into_iter().map(|arg| arg.to_string()));
+        self
+    }
+
+    /// Adds the address to listen on. It stands before other flags, so that they can override it.
+    pub(super) fn listening_on(mut self, addr: SocketAddr) -> CommandLine {
+        let (host, port) = (addr.ip().to_string(), addr.port().to_string());
+        let flags = ["--host", &host, "--port", &port].map(str::to_owned);
+        self.args.splice(self.leading..self.leading, flags);
+        self
+    }
+
+    /// Returns each argument with secrets masked, and the secret if there is one.
+    fn masked_args(&self) -> impl Iterator<Item = (String, Option<&str>)> {
+        let mut flag = "";
+        self.args.iter().map(move |arg| {
+            let (before, name, value) = match arg.split_once('=') {
+                _ if !arg.starts_with('-') => ("", flag, arg.as_str()),
+                Some((name, value)) => (arg.strip_suffix(value).unwrap_or_default(), name, value),
+                None => {
+                    flag = arg;
+                    (flag, "", "")
+                }
+            };
+            let shown = secret::masked(name, value);
+            let secret = (shown != value).then_some(value);
+            (format!("{before}{shown}"), secret)
+        })
+    }
+
+    /// The secrets in the command line, without empty ones, which would match everywhere in a log.
+    pub(super) fn secrets(&self) -> Vec<&str> {
+        let env = self.env.iter();
+        let env = env.filter(|(name, value)| secret::masked(name, value) != *value);
+        let all = self.masked_args().filter_map(|(_, secret)| secret);
+        let all = all.chain(env.map(|(_, value)| value.as_str()));
+        all.filter(|secret| !secret.is_empty()).collect()
+    }
+}
+
+/// Quotes a word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(&byte);
+    match !word.is_empty() && word.bytes().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

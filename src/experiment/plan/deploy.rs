@@ -12,12 +12,12 @@ use super::settings::{self, Settings, flag_text};
 use crate::error::Error;
 use crate::experiment::faults::{FaultKind, FaultPlan};
 use crate::experiment::launch::{
-    Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec, check_proxy,
+    Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec,
 };
 use crate::report::files::ENGINE_LOGS;
 use crate::request::ServerRole;
 use crate::traffic;
-use crate::traffic::client::{Target, TlsArgs, UpstreamKind, api_key};
+use crate::traffic::client::{Target, TlsArgs, api_key};
 use crate::traffic::workload::Backend;
 
 /// The flag that makes a server of SGLang or the simulator one of a pair.
@@ -67,7 +67,7 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
         spec.prefill == 0 || router == Router::SglangRouter,
         "num_prefill: only a router that is started here and knows of pairs sends to them; give router = \"sglang-router\""
     );
-    check_count(&spec, router)?;
+    check_count(&spec)?;
     ensure!(
         !(spec.hops && router == Router::External),
         "hops: an external router knows its servers already, so none can be put before them; begin them yourself \
@@ -82,7 +82,7 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
     if let Some(faults) = faults(settings) {
         faults.check(&spec)?;
     }
-    check_proxy(&spec)?;
+    spec.check_proxy()?;
     if keys.engine == EngineName::Sim {
         check_sim(settings)?;
     }
@@ -100,7 +100,7 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// Checks that the ports from `base_port` on reach for all servers that are started, and that something shares requests out.
-fn check_count(spec: &DeploymentSpec, router: Router) -> anyhow::Result<()> {
+fn check_count(spec: &DeploymentSpec) -> anyhow::Result<()> {
     let count = spec.servers.len();
     let is_started = spec.running().next().is_none();
     let port = spec.base_port.filter(|_| is_started).unwrap_or_default();
@@ -110,7 +110,7 @@ fn check_count(spec: &DeploymentSpec, router: Router) -> anyhow::Result<()> {
         "base_port = {port}: {count} servers need a port each from there on; give {max} or lower"
     );
     ensure!(
-        count <= 1 || router != Router::None,
+        count <= 1 || spec.router != Router::None,
         "router = \"none\": nothing would share requests out over {count} servers; take one server, or a router \
          (\"builtin\" or \"sglang-router\")"
     );
@@ -133,8 +133,8 @@ fn check_pairs(settings: &Settings) -> anyhow::Result<()> {
         keys.num_prefill,
         keys.num_decode
     );
-    let is_mode = |key: &&str| key.replace('-', "_").ends_with(".disaggregation_mode");
-    match settings.names().find(is_mode).filter(|_| has_pairs) {
+    let is_mode = |key: &&String| key.replace('-', "_").ends_with(".disaggregation_mode");
+    match settings.values.keys().find(is_mode).filter(|_| has_pairs) {
         Some(key) => bail!("{key}: num_prefill and num_decode set it; leave it out"),
         None => Ok(()),
     }
@@ -248,9 +248,10 @@ fn report_channel(settings: &Settings) -> Option<ReportChannel> {
         EngineName::Sglang => "sglang",
         EngineName::External => return None,
     };
-    let names: Vec<String> = settings.names().map(|key| key.replace('-', "_")).collect();
+    let plain = |key: &String| key.replace('-', "_");
+    let names: Vec<String> = settings.values.keys().map(plain).collect();
     let has = |part: &str| names.iter().any(|key| key.contains(part));
-    let traces = settings.get(&format!("{own}.enable_trace"));
+    let traces = settings.values.get(&format!("{own}.enable_trace"));
     let sends_traces = traces.map_or(own == "sim", |traces| traces.as_bool() == Some(true));
     let has_logs = has("engine_logs") || has(&format!("{own}.export_metrics_to_file"));
     let lacks_times = settings.load.backend != Backend::Sglang && keys.enable_metrics;
@@ -280,15 +281,14 @@ pub fn faults(settings: &Settings) -> Option<FaultPlan> {
     })
 }
 
-/// Returns the generator's arguments of a run that sends to `url` and writes to `dir`.
+/// Returns the generator's arguments of a run that sends to `url`, which leads to what `spec` starts, and writes to its folder.
 ///
 /// # Errors
 /// The URL is invalid.
 pub fn traffic(
     settings: &Settings,
+    spec: &DeploymentSpec,
     url: &str,
-    upstream_kind: UpstreamKind,
-    dir: &Path,
 ) -> Result<traffic::Args, Error> {
     let mut args = settings.load.clone();
     let target = Target::parse(url).map_err(|problem| Error::usage(format!("{url}: {problem}")))?;
@@ -297,9 +297,10 @@ pub fn traffic(
         args.tls = TlsArgs::default();
     }
     args.base_url = target;
-    args.upstream_kind = upstream_kind;
-    args.output_dir = Some(dir.to_owned());
-    args.engine_logs = args.engine_logs.or_else(|| engine_logs(settings, dir));
+    args.upstream_kind = spec.upstream_kind();
+    args.output_dir = Some(spec.dir.clone());
+    let logs = || engine_logs(settings, &spec.dir);
+    args.engine_logs = args.engine_logs.or_else(logs);
     // So that the rate that a search finds is the rate that was sent.
     args.exact_rate = settings.keys.find_max_rate;
     Ok(args)
@@ -315,7 +316,7 @@ fn server_flags(
     let is_sglang = keys.engine == EngineName::Sglang;
     let mut all = Table::new();
     let is_flag = |key: &&str| is_sglang || is_sim_flag(key);
-    let entry = |key: &str| Some((key.to_owned(), settings.get(key)?.clone()));
+    let entry = |key: &str| Some((key.to_owned(), settings.values.get(key)?.clone()));
     all.extend(SERVER_KEYS.split(' ').filter(is_flag).filter_map(entry));
     let mut set = |flag: &str, value: Value| all.insert(flag.to_owned(), value);
     if is_sglang {
@@ -325,7 +326,7 @@ fn server_flags(
         // A plan may have it in percent, which SGLang does not know.
         set("mem_fraction_static", keys.mem_fraction_static.into());
     } else {
-        if let Some(model) = settings.get("model_path") {
+        if let Some(model) = settings.values.get("model_path") {
             set("model", model.clone());
         }
         set("no_metrics", (!keys.enable_metrics).into());
@@ -367,7 +368,7 @@ pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
             None => settings::key(name).and_then(|key| key.get_help_heading()),
         };
         // A plan that --print-plan wrote contains all defaults.
-        let is_default = settings.get(name) == plan.defaults.get(name.as_str());
+        let is_default = settings.values.get(*name) == plan.defaults.get(name.as_str());
         !is_default && group.is_some_and(|group| idle.contains(&group))
     };
     let engine = traffic::value_name(settings.keys.engine);

@@ -1,11 +1,15 @@
-//! Every combination of the values of varied keys, in a fixed order; labels and folders of runs.
+//! The grid of a plan: keys with their values, read from a file or flags, and every combination of those that are varied, in a fixed order;
+//! labels and folders of runs.
 
 use serde_json::{Map, json};
-use toml::Value;
+use toml::{Table, Value};
 
-use super::read::Entry;
+use super::is_table;
 use crate::error::Error;
 use crate::report::files::plain;
+
+/// A key with its value. The key of a table begins with the table's name: `sim.decode_step_ms`.
+pub type Entry = (String, Value);
 
 /// A varied key with its values, in order.
 pub type Sweep = (String, Vec<Value>);
@@ -14,6 +18,82 @@ pub type Sweep = (String, Vec<Value>);
 const MAX_RUNS: usize = 2_000;
 /// The longest label in a folder's name, in characters.
 const MAX_LABEL_CHARS: usize = 100;
+
+/// Reads a plan's file. Entries keep its order.
+///
+/// # Errors
+/// It is not TOML: names the line and the problem.
+pub fn file(text: &str) -> Result<Vec<Entry>, Error> {
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let line = text.get(..at).unwrap_or_default().matches('\n').count() + 1;
+        Error::usage(format!("line {line}: {}", syntax_problem(text, &error)))
+    })?;
+    let mut entries = Vec::new();
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) if is_table(&key) => {
+                let of_table = |(name, value)| (format!("{key}.{name}"), value);
+                entries.extend(inner.into_iter().map(of_table));
+            }
+            value => entries.push((key, value)),
+        }
+    }
+    Ok(entries)
+}
+
+/// Returns why `text` is not TOML, with the place, such as a key that is given twice.
+pub fn syntax_problem(text: &str, error: &toml::de::Error) -> String {
+    let place = error.span().and_then(|span| text.get(span)?.lines().next());
+    let place = place.filter(|place| !place.trim().is_empty());
+    let place = place.map(|place| format!(" `{place}`")).unwrap_or_default();
+    format!("{}{place}", error.message().trim())
+}
+
+/// Returns the value of a flag that was given with these texts. Several make a list, which is varied unless the key itself takes
+/// a list. Commas between plain words or numbers separate values, too.
+pub fn flag_value(texts: &[&str], is_list: bool) -> Value {
+    if is_list {
+        return texts.to_vec().into();
+    }
+    let is_plain = |piece: &str| {
+        let is_plain = |c: char| c.is_alphanumeric() || "_-./%".contains(c);
+        !piece.trim().is_empty() && piece.trim().chars().all(is_plain)
+    };
+    let pieces = texts
+        .iter()
+        .flat_map(|text| match text.split(',').all(is_plain) {
+            true => text.split(',').map(str::trim).collect(),
+            false => vec![*text],
+        });
+    let mut values: Vec<Value> = pieces.map(scalar).collect();
+    match values.len() {
+        1 => values.remove(0),
+        _ => Value::Array(values),
+    }
+}
+
+/// Reads `KEY=VALUE`. A value that is not TOML is taken as text.
+///
+/// # Errors
+/// There is no `=`.
+pub fn assignment(text: &str) -> Result<Entry, String> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or("must be KEY=VALUE, such as num_gpus=2")?;
+    let value = value.trim();
+    let read = value.parse().unwrap_or_else(|_| value.into());
+    Ok((key.trim().to_owned(), read))
+}
+
+/// Reads a number, a boolean or a table. Anything else is text, also a number that would be written differently, such as `007`.
+pub(super) fn scalar(text: &str) -> Value {
+    match text.parse() {
+        Ok(value @ (Value::Integer(_) | Value::Boolean(_))) if value.to_string() == text => value,
+        Ok(value @ (Value::Float(_) | Value::Table(_))) => value,
+        _ => text.into(),
+    }
+}
 
 /// Returns every combination of the values; the last key changes fastest. Each is to be done `repeats` times.
 ///
@@ -74,5 +154,37 @@ fn json_of(value: &Value) -> serde_json::Value {
         // JSON has no infinity.
         Value::Float(number) if !number.is_finite() => json!(value.to_string()),
         value => json!(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_flags_are_values_or_lists_of_them() {
+        for (texts, read) in [
+            (&["32"][..], "32"),
+            (&["32,64"], "[32, 64]"),
+            (&["32", "64"], "[32, 64]"),
+            (&["random,round_robin"], "[\"random\", \"round_robin\"]"),
+            (&["/a b,c"], "\"/a b,c\""),
+            (&["{ 3 = [1], 5 = [] }"], "{ 3 = [1], 5 = [] }"),
+            (&["inf"], "inf"),
+            (&["5,10.5"], "[5, 10.5]"),
+            (&["300/min,6"], "[\"300/min\", 6]"),
+            (&["1min,90"], "[\"1min\", 90]"),
+            (&["true"], "true"),
+            // A rate curve is one value.
+            (&["0:5,60:50"], "\"0:5,60:50\""),
+        ] {
+            let value = flag_value(texts, false);
+            assert_eq!(value.to_string(), read, "{texts:?}");
+        }
+        let several = flag_value(&["a", "b"], true);
+        assert_eq!(several.to_string(), "[\"a\", \"b\"]");
+        let assigned = |text| assignment(text).unwrap().1;
+        assert_eq!(assigned("sim.x = 8"), Value::Integer(8));
+        assert_eq!(assigned("a=b c"), Value::String("b c".to_owned()));
     }
 }

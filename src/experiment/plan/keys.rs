@@ -182,8 +182,8 @@ impl ExperimentKind {
     /// The built-in plan, which is used if no file is given.
     pub fn example(self) -> &'static str {
         match self {
-            ExperimentKind::Node => include_str!("../node/example.toml"),
-            ExperimentKind::Routing => include_str!("../routing/example.toml"),
+            ExperimentKind::Node => include_str!("node.toml"),
+            ExperimentKind::Routing => include_str!("routing.toml"),
         }
     }
 }

@@ -8,8 +8,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
 use toml::{Table, Value};
 
+use super::grid::{self, Entry};
 use super::keys::{ExperimentKind, Keys};
-use super::read::{self, Entry};
 use crate::error::Error;
 use crate::report::load::Goal;
 use crate::{secret, sim, traffic};
@@ -20,7 +20,7 @@ use crate::{secret, sim, traffic};
 pub struct Settings {
     /// The values as the plan has them.
     #[arg(skip)]
-    values: BTreeMap<String, Value>,
+    pub values: BTreeMap<String, Value>,
     /// The experiment's own keys.
     #[command(flatten)]
     pub keys: Keys,
@@ -91,7 +91,7 @@ fn default_of(kind: ExperimentKind, key: &Arg) -> Option<Value> {
         (ExperimentKind::Routing, "num_gpus", _) => Some(4.into()),
         (ExperimentKind::Routing, "router", _) => Some("builtin".into()),
         (_, _, [default]) if is_own(key) || is_one_of(key, SHOWN) => {
-            Some(read::scalar(&default.to_string_lossy()))
+            Some(grid::scalar(&default.to_string_lossy()))
         }
         _ => None,
     }
@@ -197,14 +197,9 @@ impl Settings {
         Ok(Settings { values, ..parsed })
     }
 
-    /// The value of a key as the plan has it.
-    pub fn get(&self, key: &str) -> Option<&Value> {
-        self.values.get(key)
-    }
-
     /// The value of a key as text.
     pub fn text(&self, key: &str) -> Option<String> {
-        self.get(key).map(flag_text)
+        self.values.get(key).map(flag_text)
     }
 
     /// The keys of a table, without the table's name.
@@ -218,11 +213,6 @@ impl Settings {
     /// The limits that requests are to keep, such as `ttft:500`.
     pub fn goodput(&self) -> Vec<String> {
         self.load.goodput.iter().map(Goal::to_string).collect()
-    }
-
-    /// The names of all keys.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.values.keys().map(String::as_str)
     }
 }
 
@@ -245,7 +235,7 @@ impl FromArgMatches for KeyFlags {
         let entry = |key: &Arg| {
             let name = key.get_id().as_str();
             let texts = matches.get_many::<String>(name)?.map(String::as_str);
-            let value = read::flag_value(&texts.collect::<Vec<_>>(), is_list(key));
+            let value = grid::flag_value(&texts.collect::<Vec<_>>(), is_list(key));
             Some((matches.index_of(name), (name.to_owned(), value)))
         };
         let mut entries: Vec<_> = KEYS.iter().filter_map(entry).collect();
@@ -280,6 +270,8 @@ pub fn flags(key: &str, value: &Value) -> Vec<String> {
         Value::Array(all) => std::iter::once(flag)
             .chain(all.iter().map(flag_text))
             .collect(),
+        // Behind a blank it would be taken for a flag, and shown though it may be a secret.
+        Value::String(text) if text.starts_with('-') => vec![format!("{flag}={text}")],
         value => vec![flag, flag_text(value)],
     }
 }

@@ -7,7 +7,7 @@ use crate::experiment::launch::{DeploymentSpec, ServerSpec};
 use ExperimentKind::{Node, Routing};
 
 fn plan(kind: ExperimentKind, text: &str) -> Result<Plan, Error> {
-    Plan::new(kind, Vec::new(), read::file(text)?)
+    Plan::new(kind, Vec::new(), grid::file(text)?)
 }
 
 fn spec(settings: &Settings) -> DeploymentSpec {
@@ -114,13 +114,13 @@ fn a_printed_plan_makes_the_same_runs() {
 
 #[test]
 fn a_plan_shows_no_rate_where_something_else_says_when_requests_are_sent() {
-    let example = || read::file(Node.example()).unwrap();
+    let example = || grid::file(Node.example()).unwrap();
     for given in [
         "rate_curve = '0:5,60:50'",
         "arrival = 'trace'\ndataset_name = 'mooncake'\ndataset_path = 'x'",
     ] {
         for example in [Vec::new(), example()] {
-            let given = read::file(given).unwrap();
+            let given = grid::file(given).unwrap();
             let plan = Plan::new(Node, example, given).unwrap();
             let shown = plan.to_text();
             assert!(!shown.contains("request_rate"), "{shown}");
@@ -141,8 +141,7 @@ fn a_ca_is_used_for_https_only() {
     let found = spec(settings);
     assert_eq!(found.access.tls.ca.as_deref(), Some(file.path()));
     assert_eq!(found.proxy["upstream_ca"].as_str(), Some(pem.as_str()));
-    let kind = crate::traffic::client::UpstreamKind::Server;
-    let args = |url: &str| deploy::traffic(settings, url, kind, Path::new("/x")).unwrap();
+    let args = |url: &str| deploy::traffic(settings, &found, url).unwrap();
     assert!(args("https://h:1").tls.ca.is_some());
     assert!(args("http://127.0.0.1:1").tls.ca.is_none());
 }
@@ -174,8 +173,8 @@ fn the_examples_sweeps_are_dropped_where_given_keys_exclude_them() {
         // Policies can be compared on servers that run already, too.
         (Routing, servers, (4, 4, Some("16"))),
     ] {
-        let example = read::file(kind.example()).unwrap();
-        let found = Plan::new(kind, example, read::file(given).unwrap()).unwrap();
+        let example = grid::file(kind.example()).unwrap();
+        let found = Plan::new(kind, example, grid::file(given).unwrap()).unwrap();
         let settings = &found.runs[0].settings;
         let limit = settings.text("proxy.max_concurrent_requests");
         let running = settings.keys.max_running_requests;
@@ -192,4 +191,15 @@ fn a_flag_may_need_a_key_of_the_file() {
     let command = settings::KeyFlags::augment_args(command);
     let found = command.try_get_matches_from(["routing", "--dataset-name", "custom"]);
     found.unwrap();
+}
+
+#[test]
+fn a_secret_may_begin_with_a_minus_and_is_not_shown() {
+    let text = "engine = 'sglang'\nmodel_path = 'm'\nsglang.api_key = '-S3'";
+    let made = plan(Node, text).unwrap();
+    let [ServerSpec::Started(line)] = &spec(&made.runs[0].settings).servers[..] else {
+        panic!("one server is started")
+    };
+    assert!(line.args.contains(&"--api-key=-S3".to_owned()), "{line}");
+    assert!(!line.to_string().contains("S3"), "{line}");
 }

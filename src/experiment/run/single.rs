@@ -152,8 +152,7 @@ impl ExperimentRunner {
         deployment: &Deployment,
         run: &mut RunResult,
     ) -> anyhow::Result<RunState> {
-        let (url, upstream_kind) = (&deployment.target, spec.upstream_kind());
-        let args = deploy::traffic(settings, url, upstream_kind, &run.dir)?;
+        let args = deploy::traffic(settings, spec, &deployment.target)?;
         let (live, stop) = (Arc::<LiveProgress>::default(), self.stop.child());
         let traffic =
             traffic::run_with_progress(&args, self.clock.clone(), live.clone(), stop.clone());
@@ -227,12 +226,17 @@ impl ExperimentRunner {
         let may_fail =
             settings.load.max_failed.is_none() && (settings.keys.find_max_rate || faults.is_some());
         for warning in &finished.warnings {
-            (self.on_progress)(&format!("  note: {warning}"));
+            self.notify(&format!("  note: {warning}"));
         }
         let file = &mut run.file;
         match finished.failure {
             Some(failure) if failure.code > SIGNALLED => {
-                file.error = finished.summary.failure();
+                // That it was stopped is among the warnings. Another message says what more is wrong, such as that the disk is full.
+                let message = Some(failure.message);
+                file.error = message.filter(|message| !finished.warnings.contains(message));
+                if let Some(error) = &file.error {
+                    self.notify(&format!("  failed: {error}"));
+                }
                 return Ok(RunState::Stopped);
             }
             // The report reads the verdict in the summary.
@@ -272,7 +276,7 @@ pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyh
         }
         let known = spec.router_url.as_deref().or(spec.running().next());
         let url = known.unwrap_or(NOT_KNOWN);
-        let args = deploy::traffic(settings, url, spec.upstream_kind(), Path::new(""))?;
+        let args = deploy::traffic(settings, &spec, url)?;
         traffic::fetch_dataset(&args).await?;
     }
     Ok(())

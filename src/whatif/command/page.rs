@@ -1,8 +1,7 @@
 //! The page of `--html`: that of an experiment whose runs are each load as it was measured and its predictions.
 
 use crate::clock::{NANOS, Stamp};
-use crate::experiment::plan::grid::{self, Sweep};
-use crate::experiment::plan::read::Entry;
+use crate::experiment::plan::grid::{self, Entry, Sweep};
 use crate::report::Report;
 use crate::report::compare::Comparison;
 use crate::report::files::{ExperimentFile, RunFile, RunState};

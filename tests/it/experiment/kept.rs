@@ -13,9 +13,9 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 use queuescope::report::files::RunState;
 
-use super::{Planned, end, until};
+use super::{Planned, end, executable, until};
 use crate::support::generator::flags;
-use crate::support::process::{lines_of, queuescope, run};
+use crate::support::process::{PROGRAM, limited, lines_of, queuescope, run};
 use crate::support::wire::PATIENCE;
 use crate::support::{assert_says, files};
 
@@ -269,4 +269,50 @@ fn ctrl_c_ends_all_of_it_in_order_and_no_other_plan_goes_on_with_it() {
     let done = plan.resume("node", &[]);
     done.assert_status(&[0, 3]);
     assert_eq!(plan.states(), [RunState::Done; 2]);
+}
+
+#[test]
+fn ctrl_c_stops_nothing_when_the_last_run_is_done() {
+    let plan = Planned::new(&format!(
+        "env.QUEUESCOPE = '{PROGRAM}'\nmodel_path = 'm'\npython = './python'\n{ONE}"
+    ));
+    // Says that it is to end, and waits until it may.
+    let script = "trap 'echo ending; until [ -e go ]; do sleep 0.1; done' TERM\n\
+        \"$QUEUESCOPE\" sim $3 $4 $5 $6 --decode-step-ms 4 &\nwait";
+    executable(&plan.folder.path().join("python"), script);
+    let mut process = plan.begin("node", &["--engine", "sglang"]);
+    let log = plan.path("runs/01-run/logs/server-1.log");
+    let is_ending = |log: String| log.contains("\nending\n");
+    until("the end of the load", || {
+        std::fs::read_to_string(&log).is_ok_and(is_ending)
+    });
+    kill(
+        Pid::from_raw(process.id().try_into().unwrap()),
+        Signal::SIGINT,
+    )
+    .unwrap();
+    std::fs::write(plan.folder.path().join("go"), "").unwrap();
+    let code = process.wait().unwrap().code();
+    assert!(matches!(code, Some(0 | 3)), "{code:?}");
+    assert_eq!(plan.states(), [RunState::Done]);
+    assert!(plan.path("report.html").is_file());
+}
+
+#[test]
+fn a_stopped_run_says_that_the_disk_was_full() {
+    let plan = Planned::new("request_rate = 50\nnum_prompts = 200");
+    // Files of 16,384 bytes.
+    let mut process = limited("-f 32");
+    process.args(["node", "plan.toml", "--output-dir", "out"]);
+    process.current_dir(plan.folder.path());
+    let process = process.stdout(Stdio::null()).stderr(Stdio::null());
+    let process = process.spawn().unwrap();
+    let rows = plan.path("runs/01-run/requests.partial.csv");
+    until("a full disk", || {
+        std::fs::metadata(&rows).is_ok_and(|rows| rows.len() == 16_384)
+    });
+    assert_eq!(end(process, Signal::SIGINT), Some(130));
+    let file = plan.run_file("01-run").unwrap();
+    assert_eq!(file.state, RunState::Stopped);
+    assert_says(&file.error.unwrap_or_default(), "File too large");
 }

@@ -279,14 +279,14 @@ async fn health_is_the_exit_code() {
     // Connections are taken, and nothing is ever said.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap();
-    let no_answer = |of| format!("error: no answer from {of}: ");
-    for (admin, said) in [
-        (proxy.admin, no_answer(proxy.admin)),
-        (other.addr, "answers 404, not 200".into()),
-        (silent, no_answer(silent)),
+    for (admin, wrong) in [
+        (proxy.admin, "no answer ("),
+        (other.addr, "/healthz answers 404, not 200;"),
+        (silent, "no answer ("),
     ] {
         let asked = health(admin).await;
         assert_eq!(asked.code, Some(1));
-        assert_says(&asked.err, &said);
+        assert_says(&asked.err, &format!("error: IP:PORT {admin}: {wrong}"));
+        assert_says(&asked.err, "; give the admin listener (key admin)");
     }
 }

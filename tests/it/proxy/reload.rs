@@ -93,7 +93,15 @@ async fn workers_come_move_and_go() {
     let said = reloaded(&service, &text(&keys, &[w, free, third]));
     assert_says(&said, &format!("worker third: listen = \"{taken}\": "));
     assert_says(&said, "is another process or listener of this proxy there?");
+    let live = async || get(process.admin, "/live.json").await.json()["present"]["workers"].take();
+    let names = async || {
+        let live = live().await;
+        let names = live.as_array().unwrap().iter();
+        names.map(|one| one["name"].to_string()).collect::<String>()
+    };
+    assert_eq!(names().await, "\"free\"\"w\"");
     reloads("w", hop, &two, "worker free gone");
+    assert_eq!(names().await, "\"w\"");
     // Gone: no new connections, and those that are kept close with their next response.
     let said = reloaded(&service, &text(&keys, &[]));
     assert_says(&said, "reloaded: changed workers; worker w gone");
@@ -101,6 +109,7 @@ async fn workers_come_move_and_go() {
     until("the listener closes", refuses).await;
     assert_eq!(is(&mut kept).await, (2, true));
     assert!(kept.is_closed().await);
+    until_async("none in flight", async || names().await.is_empty()).await;
     assert_eq!(process.ready().await, 200);
 }
 

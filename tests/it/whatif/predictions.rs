@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use queuescope::experiment::plan::keys::ExperimentKind;
-use queuescope::experiment::plan::{Plan, read};
+use queuescope::experiment::plan::{Plan, grid as read};
 use queuescope::report;
 use queuescope::sim::engine::Profile;
 use serde_json::{Value, json};
