@@ -9,10 +9,9 @@ pub use super::outcome::End;
 
 use super::attempt::failed_text;
 use super::columns::Row;
-use super::endpoint::Endpoint;
 use super::outcome::{Outcome, ResponseFacts, error_text, judge, without_quote};
 use super::request_body::RequestBody;
-use super::response::{ParsedBody, ResponseBody};
+use super::response::{Endpoint, ParsedBody, ResponseBody};
 use super::sequence::SequenceObserver;
 use super::stamps::Stamps;
 use super::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side, Timeline};

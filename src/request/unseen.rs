@@ -136,8 +136,8 @@ impl Unseen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::endpoint::Endpoint::{self, *};
-    use crate::request::generation::Generation::*;
+    use crate::request::meta_info::Generation::*;
+    use crate::request::response::Endpoint::{self, *};
     use crate::request::response::Unread;
     use crate::request::row::Row;
     use crate::request::sample::Sample;

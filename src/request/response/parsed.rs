@@ -1,11 +1,9 @@
 //! What has been read from a body so far: the values of its documents, gathered into sequences, usage and errors.
 
 use crate::clock::Stamp;
-use crate::request::field::Field;
 use crate::request::meta_info::MetaInfo;
 use crate::request::outcome::Failure;
-use crate::request::scalar::Scalar;
-use crate::request::scan::Sink;
+use crate::request::scan::{Field, Scalar, Sink};
 use crate::request::sequence::{SequenceObserver, TokenCountSource};
 
 use super::Unread;

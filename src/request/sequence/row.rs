@@ -2,8 +2,7 @@
 
 use crate::request::columns::Row;
 use crate::request::engine_report::EngineReport;
-use crate::request::generation::Generation;
-use crate::request::meta_info::Member;
+use crate::request::meta_info::{Generation, Member};
 use crate::request::timeline::Moment;
 
 use super::{SequenceObserver, TimingSource};

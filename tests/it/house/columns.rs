@@ -2,7 +2,7 @@
 //! that the code itself walks.
 
 use queuescope::clock::Stamp;
-use queuescope::request::column::Value;
+use queuescope::request::cell::Value;
 use queuescope::request::{
     COLUMNS, ClockOf, Column, End, Endpoint, Moment, Observer, Outcome, Row, STAGES, Side,
     StageSet, UNSEEN, Unit,
