@@ -256,11 +256,15 @@ impl Row {
         let Some(first) = rows.first() else {
             return;
         };
-        let is_first = |row: &&Row| u64::from(row.index).is_multiple_of(row.internal.n.max(1));
-        let prompts = || rows.iter().filter(is_first);
+        let n = first.internal.n.max(1);
+        let is_same = |a: &Row, b: &Row| u64::from(a.index) / n == u64::from(b.index) / n;
+        // Of a response that was cut, a prompt's first sample may have no row.
+        let prompts = || rows.chunk_by(is_same).map(|samples| &samples[0]);
         let prompt = sum(prompts().map(|row| row.actual_prompt_tokens));
         let prompt = prompt.or(first.internal.usage_prompt_tokens);
-        let cached = sum(prompts().map(|row| row.cached_tokens));
+        // What the cache served a later sample may be what an earlier one put there.
+        let is_first = |row: &Row| u64::from(row.index).is_multiple_of(n);
+        let cached = sum(prompts().map(|row| row.cached_tokens.filter(|_| is_first(row))));
         let output = sum(rows.iter().map(|row| row.actual_output_tokens));
         let usage = first.internal.usage_completion_tokens;
         let output = TokenCountSource::choose(first.token_count_source, output, usage);
@@ -446,3 +450,6 @@ impl Row {
             || self.sent_time != self.arrival_time
     }
 }
+
+#[cfg(test)]
+mod tests;
