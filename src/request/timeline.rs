@@ -358,15 +358,8 @@ impl Timeline {
 
     /// Returns the ends of a stage here, if this request has such a stage.
     pub fn period_of(&self, stage: &Stage) -> Option<Period> {
-        if !stage.is_in(self.prefill.is_some()) {
-            return None;
-        }
-        match stage.period {
-            Period::PREFILL if self.prefill.is_some() => {
-                Some(Period::new(Moment::QueueEnd, Moment::PrefillEnd))
-            }
-            period => self.ends(period),
-        }
+        let is_in = stage.is_in(self.prefill.is_some());
+        self.ends(stage.period).filter(|_| is_in)
     }
 
     /// Returns the ends of a period here; `None` if it cannot be known: unless a hop saw the first token, its whole return path
@@ -382,6 +375,7 @@ impl Timeline {
             Period::ROUTER_RETURN if is_held => {
                 Period::new(Moment::PrefillReplied, Moment::FirstToken)
             }
+            Period::PREFILL if is_pair => Period::new(Moment::QueueEnd, Moment::PrefillEnd),
             Period::RETURN if is_pair => Period::new(Moment::DecodeStart, Moment::WorkerFirstToken),
             period => period,
         })
@@ -407,8 +401,7 @@ impl Timeline {
         let leg = Period::new(Moment::QueueEnd, Moment::PrefillEnd);
         Some(match period {
             Period::PREFILL_QUEUE => times.queue,
-            Period::PREFILL => times.forward,
-            _ if period == leg => times.forward,
+            period if [Period::PREFILL, leg].contains(&period) => times.forward,
             Period::KV_TRANSFER => self.kv_transfer(times),
             Period::PURE_QUEUE => self.queue_sum(times),
             _ => return None,
