@@ -285,6 +285,17 @@ impl MemberSet {
         self.0 >> member as u32 & 1 == 1
     }
 
+    /// Whether the server that reported these did the prefill.
+    pub fn has_prefilled(self) -> bool {
+        let prefill = [
+            Member::PrefillFinishedTime,
+            Member::PrefillFinishedTs,
+            Member::StorageWait,
+            Member::InferenceTime,
+        ];
+        prefill.into_iter().any(|member| self.has(member))
+    }
+
     /// The members of both sets.
     #[must_use]
     pub fn union(self, other: MemberSet) -> MemberSet {
@@ -297,11 +308,10 @@ impl Generation {
     /// the scheduler wrote `prefill_finished_ts`.
     pub fn of(fields: MemberSet, prefill_by_scheduler: bool) -> Generation {
         let has = |field| fields.has(field);
-        let has_prefilled = has(Member::StorageWait) || has(Member::PrefillFinishedTime);
         match () {
             () if has(Member::ServerCreated) => Generation::Fork,
             () if has(Member::RequestFinished) => match has(Member::FirstTokenLatency) {
-                true if has_prefilled => Generation::From0_5_21,
+                true if fields.has_prefilled() => Generation::From0_5_21,
                 true => Generation::Decode0_5_21,
                 false => Generation::From0_5_7,
             },

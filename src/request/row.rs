@@ -97,28 +97,22 @@ impl Row {
     fn end(&mut self) {
         self.success = Some(self.is_ok());
         self.bootstrap_room = self.internal.room.map(|room| room.to_string());
-        self.derive();
-        self.pure_queue_time = self.pure_queue();
         self.tpot = self.tpot_nanos();
-        let found = Impossible::of(self);
-        self.inconsistency = found.named(self);
-        self.conclude(&found);
+        self.inconsistency = self.derive_anew().named(self);
     }
 
-    /// Sets the columns that follow from all others.
-    fn conclude(&mut self, found: &Impossible) {
+    /// Computes everything that follows from moments and clocks: at the row's end, and again after those have changed. Returns the
+    /// impossible values.
+    pub fn derive_anew(&mut self) -> Impossible {
+        self.derive();
+        self.pure_queue_time = self.pure_queue();
+        let found = Impossible::of(self);
         self.within_clock_error = Some(found.within.join(";")).filter(|names| !names.is_empty());
         let last_seen = self.find_last_seen();
         let ended_in = last_seen.map(|seen| seen.ended_in(|stage| stage.name));
         self.ended_in = ended_in.or(self.is_ok().then(|| "done".to_owned()));
         self.unseen = Some(Unseens::found(self)).filter(|unseen| *unseen != Unseens::default());
-    }
-
-    /// Computes again everything that follows from moments and clocks, after those have changed.
-    pub fn derive_anew(&mut self) {
-        self.derive();
-        self.pure_queue_time = self.pure_queue();
-        self.conclude(&Impossible::of(self));
+        found
     }
 
     /// Returns the time in the server queue, nanoseconds; of a prefill/decode pair, the sum of its three waits.
@@ -186,11 +180,6 @@ impl Row {
             _ => None,
         });
         periods.chain([(ColumnId::ttft.column(), ttft)])
-    }
-
-    /// Returns which process observed it.
-    pub fn side(&self) -> Side {
-        self.timeline.side()
     }
 
     /// Returns prompt tokens: by `meta_info`, else `usage`.

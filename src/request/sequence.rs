@@ -179,8 +179,8 @@ impl SequenceObserver {
         }
     }
 
-    /// The fields that the first and the last `meta_info` have.
-    fn fields(&self) -> MemberSet {
+    /// Returns the fields that the first and the last `meta_info` have.
+    pub fn fields(&self) -> MemberSet {
         let fields =
             |meta: Option<&MetaInfo>| meta.map_or(MemberSet::default(), |meta| meta.fields);
         let first = self.first.as_ref().map(|(first, _)| first);
@@ -193,19 +193,7 @@ impl SequenceObserver {
         let fields = self.fields();
         let has = |field| fields.has(field);
         let ran = has(Member::ForwardEntryTime) && has(Member::QueueTime) && self.tokens > Some(0);
-        ran && has(Member::NumRetractions) && !self.has_prefilled()
-    }
-
-    /// Whether the server that reported this did the prefill.
-    pub fn has_prefilled(&self) -> bool {
-        let fields = self.fields();
-        let prefill = [
-            Member::PrefillFinishedTime,
-            Member::PrefillFinishedTs,
-            Member::StorageWait,
-            Member::InferenceTime,
-        ];
-        prefill.into_iter().any(|field| fields.has(field))
+        ran && has(Member::NumRetractions) && !fields.has_prefilled()
     }
 }
 
