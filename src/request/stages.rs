@@ -82,17 +82,15 @@ impl Breakdown {
             parts.sort_by_key(|part| part.spent.0.trailing_zeros());
         }
         correct_router_part(row, &mut parts);
-        // A client that is slow to send its prompt delays the choice of an upstream: that is not the router's time.
-        let prompt = row.prompt_wait;
-        split_off(
-            StageSet::PROMPT,
-            prompt,
-            Period::QUEUE_IN_ROUTER,
-            &mut parts,
-        );
-        // A stalled client delays what is read after it: that is not the engine's time.
-        let stall = row.client_stall_until_finish;
-        split_off(StageSet::CLIENT_STALL, stall, Period::DECODE, &mut parts);
+        let (prompt, stall) = (row.prompt_wait, row.client_stall_until_finish);
+        for (spent, nanos, period) in [
+            // A client that is slow to send its prompt delays the choice of an upstream: that is not the router's time.
+            (StageSet::PROMPT, prompt, Period::QUEUE_IN_ROUTER),
+            // A stalled client delays what is read after it: that is not the engine's time.
+            (StageSet::CLIENT_STALL, stall, Period::DECODE),
+        ] {
+            split_off(spent, nanos, period, &mut parts);
+        }
         Some(Breakdown { total_nanos, parts })
     }
 
@@ -161,10 +159,9 @@ fn correct_router_part(row: &Row, parts: &mut Vec<Part>) {
     if timeline.mark(Moment::Arrival).is_none() {
         parts.retain(|part| part.spent != to_proxy && (is_routed || part.spent != router));
     }
-    for part in parts.iter_mut().filter(|_| !is_routed) {
-        if part.spent == router {
-            part.spent = StageSet::PROXY;
-        }
+    let is_own = |part: &&mut Part| !is_routed && part.spent == router;
+    for part in parts.iter_mut().filter(is_own) {
+        part.spent = StageSet::PROXY;
     }
 }
 
@@ -275,9 +272,9 @@ impl StageSet {
         StageSet(1 << index)
     }
 
-    /// The stages from index `from` to before `to`.
-    fn range(from: usize, to: usize) -> StageSet {
-        (from..to).map(StageSet::one).collect()
+    /// The stages from one to another.
+    fn range(from: Period, to: Period) -> StageSet {
+        (index(from)..=index(to)).map(StageSet::one).collect()
     }
 
     /// The set of the stage with this period.
@@ -320,9 +317,8 @@ impl StageSet {
 
     /// If it is all time inside a server, or a pair, that reports no times, perhaps with the router's: its label and text.
     fn unmeasured(self) -> Option<(&'static str, &'static str)> {
-        let range = |from, to| StageSet::range(index(from), index(to) + 1);
-        let is_within = |from| self.0 & !range(from, Period::RETURN).0 == 0;
-        let inner = range(Period::TOKENIZE, Period::DECODE_SLOT);
+        let is_within = |from| self.0 & !StageSet::range(from, Period::RETURN).0 == 0;
+        let inner = StageSet::range(Period::TOKENIZE, Period::DECODE_SLOT);
         let is_whole = [false, true].iter().any(|is_pair| {
             let mut inner = inner.stages().filter(|stage| stage.is_in(*is_pair));
             inner.all(|stage| self.holds(stage.period))
@@ -385,7 +381,7 @@ impl StageSet {
             "connecting" => Some(StageSet::CONNECTING),
             "proxy" => Some(StageSet::PROXY),
             "server" => {
-                let all = StageSet::range(index(Period::NETWORK), index(Period::RETURN) + 1);
+                let all = StageSet::range(Period::NETWORK, Period::RETURN);
                 let own = all.stages().filter(|stage| stage.is_in(is_pair));
                 Some(own.map(|stage| StageSet::of(stage.period)).collect())
             }
