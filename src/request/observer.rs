@@ -238,9 +238,7 @@ impl Observer {
             row.cached_tokens = row.cached_tokens.or(usage_cached);
             row.set_index(index, sequences);
         }
-        if let Some(first) = rows.first_mut() {
-            first.internal.trace = trace;
-        }
+        rows[0].internal.trace = trace;
         rows
     }
 }

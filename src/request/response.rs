@@ -102,15 +102,13 @@ impl ResponseBody {
         let document = &mut self.document;
         document.parsed.now = Some(at);
         document.parsed.stall_nanos = stall_nanos;
+        if document.parsed.is_reply {
+            document.parsed.first_event.get_or_insert(at);
+        }
         match &mut self.framing {
             Framing::Events(events) => events.feed(bytes, document),
-            Framing::Json => {
-                document.parsed.first_event.get_or_insert(at);
-                document.scanner.feed(bytes, &mut document.parsed);
-            }
-            Framing::Opaque(_) => {
-                document.parsed.first_event.get_or_insert(at);
-            }
+            Framing::Json => document.scanner.feed(bytes, &mut document.parsed),
+            Framing::Opaque(_) => {}
         }
     }
 

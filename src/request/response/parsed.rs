@@ -44,7 +44,7 @@ pub struct ParsedBody {
     /// When the current piece was read, and the client's stall by then.
     pub(super) now: Option<Stamp>,
     pub(super) stall_nanos: i64,
-    is_reply: bool,
+    pub(super) is_reply: bool,
     item: Item,
     /// The number of items closed in a reply: the index of the next in its list.
     closed_items: u64,
