@@ -1,5 +1,6 @@
 //! One attempt: a request's way through one worker hop. A router that retries makes several attempts for one request; one of them
-//! answers, the others are listed as failed.
+//! answers, the others are listed as failed. With it, when the body of its response passed, and what servers of pairs have told of their
+//! roles.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! A cell of a row: its value, and how that is written as text.
+//! A cell of a row: its value, as JSON, and of seconds as text.
 
 use std::borrow::Cow;
 

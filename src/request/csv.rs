@@ -1,4 +1,4 @@
-//! Rows as CSV: the columns of [`COLUMNS`], one line per row.
+//! Rows as CSV: the columns of [`COLUMNS`], one line per row; how text is escaped there.
 
 use std::borrow::Cow;
 

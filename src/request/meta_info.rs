@@ -1,4 +1,5 @@
-//! SGLang's `meta_info`, of all versions: its members, and its timings. Which members are present tells what they mean.
+//! SGLang's `meta_info`, of all versions: its members, and its timings. Which members are present tells what they mean, and
+//! which version wrote them.
 //!
 //! What each version reports, and where it takes the time: docs/dev/GENERATIONS.md.
 

@@ -1,4 +1,5 @@
-//! A row: what is known of a generated sequence and of its request, from the request's beginning on; final when that has ended.
+//! A row: what is known of a generated sequence and of its request, from the request's beginning on; final when that has ended. What it
+//! lacks, and why; how it is completed when its cells have been read from a file.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! One generated sequence, gathered event by event.
+//! One generated sequence, gathered event by event, with the gaps between its tokens.
 
 use crate::clock::{NANOS, Stamp};
 use crate::stats::Histogram;

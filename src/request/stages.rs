@@ -4,7 +4,8 @@ use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::timeline::{Moment, Period, STAGES, Side, Stage, Timeline};
 
-/// What a part of a request's time was spent on: a set of stages, one bit each, several if the moments between them are missing. Four bits stand for time that is no stage.
+/// What a part of a request's time was spent on: a set of stages, one bit each, several if the moments between them are missing.
+/// Four bits stand for time that is no stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StageSet(u32);
 

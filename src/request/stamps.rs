@@ -1,4 +1,5 @@
-//! The headers by which a hop sends its timestamps to the front, and the front sends its own to a client.
+//! The headers by which a hop sends its timestamps to the front, and the front sends its own to a client; and how the clocks of other
+//! processes and of engines are related to ours by them.
 //!
 //! Form: a JSON array of the members of [`Stamps`] in their order, timestamps in epoch nanoseconds of the sender's clock. The
 //! first member names that clock by a name unique to the process: `["4bf9",1795168579844124001,…,"127.0.0.1:30000",…]`. Members
