@@ -226,11 +226,6 @@ impl MetaInfo {
         finished.or_else(|| self.epoch(Member::DecodeFinished))
     }
 
-    /// Returns when the server wrote its first event.
-    pub fn response_sent(&self) -> Option<Stamp> {
-        self.epoch(Member::ResponseSent)
-    }
-
     /// Returns how often the scheduler took the sequence out of the batch again.
     pub fn num_retractions(&self) -> Option<u64> {
         let retractions = self.count(Member::NumRetractions);
@@ -260,8 +255,8 @@ impl MetaInfo {
         count.is_multiple_of(SECOND).then_some(count / SECOND)
     }
 
-    /// Numbers from 1e9 on are epoch seconds; smaller ones are of another clock, or no timestamp.
-    fn epoch(&self, member: Member) -> Option<Stamp> {
+    /// Returns a moment. Numbers from 1e9 on are epoch seconds; smaller ones are of another clock, or no timestamp.
+    pub fn epoch(&self, member: Member) -> Option<Stamp> {
         let nanos = self.number(member)?;
         (BILLION..6 * BILLION)
             .contains(&nanos)

@@ -181,10 +181,9 @@ impl SequenceObserver {
 
     /// Returns the fields that the first and the last `meta_info` have.
     pub fn fields(&self) -> MemberSet {
-        let fields =
-            |meta: Option<&MetaInfo>| meta.map_or(MemberSet::default(), |meta| meta.fields);
         let first = self.first.as_ref().map(|(first, _)| first);
-        fields(first).union(fields(self.last.as_deref()))
+        let both = first.into_iter().chain(self.last.as_deref());
+        both.fold(MemberSet::default(), |all, meta| all.union(meta.fields))
     }
 
     /// Whether another server than the one that reported this did the prefill: this one ran it and made tokens, but reports no

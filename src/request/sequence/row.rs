@@ -24,7 +24,7 @@ impl SequenceObserver {
             }
             row.actual_prompt_tokens = report.prompt_tokens;
             report.put(row);
-            row.internal.first_write = first.response_sent().map(|sent| (sent, *read));
+            row.internal.first_write = first.epoch(Member::ResponseSent).map(|sent| (sent, *read));
         }
         let by_scheduler = first.is_some_and(|(first, _)| first.prefill_finished().is_some());
         // What never ran (a full queue, an abort in the queue) has hardly any field, in all versions.
