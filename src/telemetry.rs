@@ -86,7 +86,7 @@ impl Telemetry {
     pub fn record(&self, rows: Vec<Row>) {
         let rows = Rows::from(Row::ended(rows));
         let first = rows.first();
-        let is_counted = first.is_some_and(|row| row.side() == self.counted_side);
+        let is_counted = first.is_some_and(|row| row.timeline.side() == self.counted_side);
         let counted = is_counted.then(|| CountedRequest::of(&rows));
         if let Some(counted) = &counted {
             self.metrics.request_ended(counted);

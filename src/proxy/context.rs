@@ -227,7 +227,7 @@ impl Context {
         };
         observer.row_mut().host = host;
         if let Some(hop) = &self.so_far.hop {
-            observer.set_reported_outcome(reported_outcome(&head.headers));
+            observer.reported_outcome = reported_outcome(&head.headers);
             observer.stamps(hop, &self.shared.clock_name);
         }
         let kind = content_type(&head.headers);

@@ -1,6 +1,8 @@
 //! One attempt: a request's way through one worker hop. A router that retries makes several attempts for one request; one of them
-//! answers, the others are listed as failed.
+//! answers, the others are listed as failed. With it, when the body of its response passed, and what servers of pairs have told of their
+//! roles.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::num::NonZeroU64;
 
@@ -8,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{NANOS, Stamp};
 
-use super::body_timing::BodyTiming;
 use super::cell::{Value, cells, nanos};
 use super::names::names;
 use super::outcome::Outcome;
@@ -88,6 +89,19 @@ pub struct Attempt {
     pub is_joined: bool,
 }
 
+/// When the body of a response passed one observer: first byte, last byte and longest gap, as far as it has arrived. Front and hop
+/// see the same body byte by byte, as a router passes bytes on unchanged: the same first byte, the same last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BodyTiming {
+    /// Its first bytes; of a stream, those of the first event.
+    pub first: Option<Stamp>,
+    /// Its last bytes so far.
+    pub last: Option<Stamp>,
+    /// The longest time between two pieces, less the time in which writes were held up; nanoseconds.
+    pub longest_gap_nanos: Option<i64>,
+    stall_nanos: i64,
+}
+
 /// A failed attempt, as rows and headers list it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct FailedAttempt {
@@ -101,10 +115,21 @@ pub struct FailedAttempt {
     pub nanos: Option<i64>,
 }
 
+/// The role of each worker's server, if prefill and decode are servers of their own, as far as they have reported it.
+#[derive(Debug, Default)]
+pub struct Roles {
+    /// By worker; `None` for a server that does all of a request.
+    by_worker: BTreeMap<String, Option<ServerRole>>,
+    /// Attempts at servers of unknown role, newest first: the parent of the server's spans, and the worker.
+    pending: VecDeque<(u64, String)>,
+}
+
 /// The number of failed attempts that a row or header lists; `attempts` counts all of them.
 pub const MAX_FAILED: usize = 8;
 /// Longer durations in a list of failed attempts are taken for invalid: one year, nanoseconds.
 const MAX_FAILED_NANOS: i64 = 366 * 86_400 * NANOS;
+/// The maximum number of attempts at servers of unknown role that are remembered.
+const MAX_PENDING: usize = 1024;
 /// Stands in a decode server's error when its prefill server is gone.
 const PREFILL_LOST: &str = "prefill instance";
 
@@ -230,6 +255,30 @@ impl Attempt {
     }
 }
 
+impl BodyTiming {
+    /// Records that bytes passed at `at`, when writes had been held up for `stall_nanos` in all. Returns whether they were the
+    /// first.
+    pub fn piece(&mut self, at: Stamp, stall_nanos: i64) -> bool {
+        let stalled = stall_nanos.saturating_sub(self.stall_nanos);
+        self.stall_nanos = stall_nanos;
+        if let Some(last) = self.last.replace(at) {
+            let gap = at.nanos_since(last).saturating_sub(stalled).max(0);
+            self.longest_gap_nanos = self.longest_gap_nanos.max(Some(gap));
+        }
+        let is_first = self.first.is_none();
+        self.first.get_or_insert(at);
+        is_first
+    }
+
+    /// Returns what is known before the body's end: only its first bytes are final.
+    pub fn so_far(&self) -> BodyTiming {
+        BodyTiming {
+            first: self.first,
+            ..BodyTiming::default()
+        }
+    }
+}
+
 /// Adds to a request's error which server of its pair was lost, if `outcome` or the error says that this one was.
 pub fn append_lost_server(
     error: &mut String,
@@ -304,39 +353,40 @@ pub fn parse_failed(text: &str) -> impl Iterator<Item = FailedAttempt> {
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Roles {
+    /// Returns the role of a worker's server, if known.
+    pub fn of(&self, worker: &str) -> Option<Option<ServerRole>> {
+        self.by_worker.get(worker).copied()
+    }
 
-    #[test]
-    fn a_span_id_is_sixteen_hex_digits() {
-        let id = SpanId::parse("00f067aa0ba902b7").unwrap();
-        assert_eq!(id.to_string(), "00f067aa0ba902b7");
-        let (zero, upper) = ("0".repeat(16), id.to_string().to_uppercase());
-        for wrong in ["", &zero, &upper, "f067aa0ba902b7", "+0f067aa0ba902b7"] {
-            assert_eq!(SpanId::parse(wrong), None, "{wrong}");
+    /// Sets the role that a worker's server reported.
+    pub fn learn(&mut self, worker: &str, role: Option<ServerRole>) {
+        self.by_worker.insert(worker.to_owned(), role);
+    }
+
+    /// Forgets the role of a worker that has another server now.
+    pub fn forget(&mut self, worker: &str) {
+        self.by_worker.remove(worker);
+        self.pending.retain(|(_, of)| of != worker);
+    }
+
+    /// Takes an attempt at a worker: if its role is unknown, it is looked for in the server's spans, which will have `span` as
+    /// their parent.
+    pub fn expect_role(&mut self, span: SpanId, worker: &str) {
+        if !self.by_worker.contains_key(worker) {
+            self.pending.push_front((span.number(), worker.to_owned()));
+            self.pending.truncate(MAX_PENDING);
         }
     }
 
-    #[test]
-    fn a_failed_attempt_is_read_as_it_is_shown() {
-        let id = SpanId::new(1).unwrap();
-        let begun = Stamp::from_nanos(5);
-        let open = Attempt::new(id, "w0".into(), "[::1]:30000".into(), begun);
-        let mut rejected = open.clone();
-        rejected.status = Some(503);
-        rejected.outcome = Some(Outcome::Rejected);
-        rejected.ended = Some(begun.plus_nanos(1_500_000));
-        let mut unsent = rejected.clone();
-        unsent.host.clear();
-        for (attempt, text) in [
-            (open, "[::1]:30000 open"),
-            (rejected, "[::1]:30000 rejected 503 after 0.001500 s"),
-            (unsent, "w0 rejected 503 after 0.001500 s"),
-        ] {
-            let failed = attempt.failed();
-            assert_eq!(failed.to_string(), text);
-            assert_eq!(parse_failed(text).collect::<Vec<_>>(), [failed]);
+    /// Takes the role that the root of a server's spans names; `span` is the root's parent.
+    pub fn resolve_role(&mut self, span: u64, role: ServerRole) {
+        let index = self.pending.iter().position(|(of, _)| *of == span);
+        if let Some((_, worker)) = index.and_then(|index| self.pending.remove(index)) {
+            self.by_worker.entry(worker).or_insert(Some(role));
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

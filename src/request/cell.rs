@@ -1,4 +1,4 @@
-//! A cell of a row: its value, and how that is written as text.
+//! A cell of a row: its value, as JSON, and of seconds as text.
 
 use std::borrow::Cow;
 
@@ -113,45 +113,6 @@ fn leading_number(mut text: &[u8], max_digits: usize) -> (i64, &[u8]) {
         text = rest;
     }
     (number, text)
-}
-
-/// Whether text stands in a CSV file unchanged. Nearly all does; checking all bytes without a branch costs a fraction.
-pub fn is_plain(text: &str) -> bool {
-    let is_odd = |odd, byte| odd | !matches!(byte, b' '..=b'~') | matches!(byte, b',' | b'"');
-    !is_formula(text) && !text.bytes().fold(false, is_odd)
-}
-
-/// Escapes text for a cell. Control characters are spelled out, so that every reader accepts the file and a row is one line of
-/// it; a `'` precedes what a spreadsheet would run as a formula.
-pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
-    let is_formula = is_formula(&text);
-    if is_plain(&text) || !is_formula && !text.contains(is_control) {
-        return text;
-    }
-    let mut shown = String::from(if is_formula { "'" } else { "" });
-    for c in text.chars() {
-        match is_control(c) {
-            true => shown += &format!("\\x{:02x}", u32::from(c)),
-            false => shown.push(c),
-        }
-    }
-    Cow::Owned(shown)
-}
-
-/// Control characters, and what some readers take for the end of a line.
-fn is_control(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
-}
-
-/// Whether a spreadsheet would take text for a formula. Ids that begin with `-` are no formulas: they must be found as they
-/// were sent.
-fn is_formula(text: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    match text.chars().next() {
-        Some('=' | '+' | '@' | '＝' | '＋' | '－' | '＠') => true,
-        Some('-') => !text.chars().all(is_plain),
-        _ => false,
-    }
 }
 
 #[cfg(test)]

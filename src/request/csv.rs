@@ -1,10 +1,12 @@
-//! Rows as CSV: the columns of [`COLUMNS`], one line per row.
+//! Rows as CSV: the columns of [`COLUMNS`], one line per row; how text is escaped there.
+
+use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{NANOS, Stamp};
 
-use super::cell::{Value, is_plain, shown_text};
+use super::cell::Value;
 use super::columns::{COLUMNS, Row};
 
 /// The user's choice of what times count from.
@@ -61,6 +63,45 @@ fn cell(value: Value<'_>, base: Stamp, block: &mut Vec<u8>) {
         }
         Value::Nanos(nanos) => seconds(nanos, block),
         Value::Time(at) => seconds(at.nanos_since(base), block),
+    }
+}
+
+/// Whether text stands in a CSV file unchanged. Nearly all does; checking all bytes without a branch costs a fraction.
+fn is_plain(text: &str) -> bool {
+    let is_odd = |odd, byte| odd | !matches!(byte, b' '..=b'~') | matches!(byte, b',' | b'"');
+    !is_formula(text) && !text.bytes().fold(false, is_odd)
+}
+
+/// Escapes text for a cell. Control characters are spelled out, so that every reader accepts the file and a row is one line of
+/// it; a `'` precedes what a spreadsheet would run as a formula.
+pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
+    let is_formula = is_formula(&text);
+    if is_plain(&text) || !is_formula && !text.contains(is_control) {
+        return text;
+    }
+    let mut shown = String::from(if is_formula { "'" } else { "" });
+    for c in text.chars() {
+        match is_control(c) {
+            true => shown += &format!("\\x{:02x}", u32::from(c)),
+            false => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Control characters, and what some readers take for the end of a line.
+fn is_control(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+/// Whether a spreadsheet would take text for a formula. Ids that begin with `-` are no formulas: they must be found as they
+/// were sent.
+fn is_formula(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match text.chars().next() {
+        Some('=' | '+' | '@' | '＝' | '＋' | '－' | '＠') => true,
+        Some('-') => !text.chars().all(is_plain),
+        _ => false,
     }
 }
 

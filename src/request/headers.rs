@@ -21,12 +21,6 @@ pub fn content_type(headers: &HeaderMap) -> Option<&str> {
     headers.get(CONTENT_TYPE)?.to_str().ok()
 }
 
-/// Whether a `Content-Type` is of this kind, whatever its parameters.
-pub fn is_kind(content_type: &str, kind: &str) -> bool {
-    let media_type = content_type.split(';').next().unwrap_or_default();
-    media_type.trim().eq_ignore_ascii_case(kind)
-}
-
 /// Returns the outcome that a proxy of ours put on a response that it gave itself.
 pub fn reported_outcome(headers: &HeaderMap) -> Option<Outcome> {
     Outcome::named(headers.get(OUTCOME_HEADER)?.to_str().ok()?)

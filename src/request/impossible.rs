@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 
 use super::cell::Value;
-use super::column::Unit;
-use super::columns::{COLUMNS, Row};
+use super::columns::{COLUMNS, Row, Unit};
 use super::sequence::{MissingReason, TimingSource};
 use super::timeline::{ClockOf, Moment, Period, Relation, Side, TOLERANCE_NANOS};
 

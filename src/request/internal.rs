@@ -3,9 +3,8 @@
 use crate::clock::Stamp;
 
 use super::attempt::{Attempt, SpanId};
-use super::gaps::GapCounts;
-use super::generation::Generation;
-use super::sequence::MissingReason;
+use super::meta_info::Generation;
+use super::sequence::{GapCounts, MissingReason};
 
 /// Facts of a row that no column shows.
 #[derive(Clone, Debug, Default)]

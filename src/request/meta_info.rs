@@ -1,12 +1,12 @@
-//! SGLang's `meta_info`, of all versions: its members, and its timings. Which members are present tells what they mean.
+//! SGLang's `meta_info`, of all versions: its members, and its timings. Which members are present tells what they mean, and
+//! which version wrote them.
 //!
 //! What each version reports, and where it takes the time: docs/dev/GENERATIONS.md.
 
 use crate::clock::{NANOS, Stamp};
 
-use super::field::Field;
-use super::scalar::Scalar;
-use super::scan::rule::{Rule, members, object, scalar};
+use super::names::names;
+use super::scan::rule::{Field, Rule, Scalar, members, object, scalar};
 
 /// A number in `meta_info`, in any order but for the last, which [`MEMBERS`] names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +131,30 @@ pub struct MetaInfo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberSet(u32);
 
+names! {
+    versions, of_versions:
+    /// The SGLang versions that may have written a `meta_info`, recognized by its fields, as responses do not name the version, and
+    /// forks carry any number: versions that report the same moments, in the order of releases. The docs show the comment of each: what it reports and what
+    /// it cannot.
+    pub enum Generation {
+        /// it reports no time of the server, whatever flags are set
+        Before0_5_5 = "before 0.5.5",
+        /// it reports receipt and first token; of the queue both ends, or only how long it was; not the end of prefill
+        Fork = "a fork of about 0.4.9 with `server_created_time`",
+        /// it reports receipt, queue and end, and a stream's first token (0.5.5: with metrics on); not the end of prefill
+        From0_5_5 = "0.5.5 or 0.5.6",
+        /// it reports receipt, queue, end of prefill (which stands for the first token) and end
+        From0_5_7 = "0.5.7 to 0.5.20",
+        /// it reports receipt, queue, end of prefill, first token and end
+        From0_5_21 = "0.5.21 or later",
+        /// it decodes what another server prefilled: it reports receipt, when the KV cache had come, the wait for a slot of its batch, first
+        /// token and end; the prefill server reports prefill
+        Decode0_5_21 = "0.5.21 or later, a decode server",
+        /// it reports no time of the server
+        MetricsOff = "0.5.6 or later without `--enable-metrics`",
+    }
+}
+
 /// A billion seconds, nanoseconds: September 2001 as epoch time.
 const BILLION: i64 = 1_000_000_000 * NANOS;
 /// A second, nanoseconds.
@@ -202,11 +226,6 @@ impl MetaInfo {
         finished.or_else(|| self.epoch(Member::DecodeFinished))
     }
 
-    /// Returns when the server wrote its first event.
-    pub fn response_sent(&self) -> Option<Stamp> {
-        self.epoch(Member::ResponseSent)
-    }
-
     /// Returns how often the scheduler took the sequence out of the batch again.
     pub fn num_retractions(&self) -> Option<u64> {
         let retractions = self.count(Member::NumRetractions);
@@ -236,8 +255,8 @@ impl MetaInfo {
         count.is_multiple_of(SECOND).then_some(count / SECOND)
     }
 
-    /// Numbers from 1e9 on are epoch seconds; smaller ones are of another clock, or no timestamp.
-    fn epoch(&self, member: Member) -> Option<Stamp> {
+    /// Returns a moment. Numbers from 1e9 on are epoch seconds; smaller ones are of another clock, or no timestamp.
+    pub fn epoch(&self, member: Member) -> Option<Stamp> {
         let nanos = self.number(member)?;
         (BILLION..6 * BILLION)
             .contains(&nanos)
@@ -262,10 +281,43 @@ impl MemberSet {
         self.0 >> member as u32 & 1 == 1
     }
 
+    /// Whether the server that reported these did the prefill.
+    pub fn has_prefilled(self) -> bool {
+        let prefill = [
+            Member::PrefillFinishedTime,
+            Member::PrefillFinishedTs,
+            Member::StorageWait,
+            Member::InferenceTime,
+        ];
+        prefill.into_iter().any(|member| self.has(member))
+    }
+
     /// The members of both sets.
     #[must_use]
     pub fn union(self, other: MemberSet) -> MemberSet {
         MemberSet(self.0 | other.0)
+    }
+}
+
+impl Generation {
+    /// Returns the versions that write these fields: those of a sequence's first and last `meta_info`. `prefill_by_scheduler`:
+    /// the scheduler wrote `prefill_finished_ts`.
+    pub fn of(fields: MemberSet, prefill_by_scheduler: bool) -> Generation {
+        let has = |field| fields.has(field);
+        match () {
+            () if has(Member::ServerCreated) => Generation::Fork,
+            () if has(Member::RequestFinished) => match has(Member::FirstTokenLatency) {
+                true if fields.has_prefilled() => Generation::From0_5_21,
+                true => Generation::Decode0_5_21,
+                false => Generation::From0_5_7,
+            },
+            () if has(Member::DecodeFinished) => match prefill_by_scheduler {
+                true => Generation::From0_5_7,
+                false => Generation::From0_5_5,
+            },
+            () if has(Member::ResponseSent) => Generation::MetricsOff,
+            () => Generation::Before0_5_5,
+        }
     }
 }
 

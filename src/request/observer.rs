@@ -9,10 +9,9 @@ pub use super::outcome::End;
 
 use super::attempt::failed_text;
 use super::columns::Row;
-use super::endpoint::Endpoint;
 use super::outcome::{Outcome, ResponseFacts, error_text, judge, without_quote};
 use super::request_body::RequestBody;
-use super::response::{ParsedBody, ResponseBody};
+use super::response::{Endpoint, ParsedBody, ResponseBody};
 use super::sequence::SequenceObserver;
 use super::stamps::Stamps;
 use super::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side, Timeline};
@@ -28,8 +27,8 @@ pub struct Observer {
     last_read: Option<Stamp>,
     /// The end of the response's framing was read.
     is_whole: bool,
-    /// The outcome that a proxy of ours reported on a response that it gave itself.
-    reported_outcome: Option<Outcome>,
+    /// The outcome that a proxy of ours reported on a response that it gave itself ([`super::headers::OUTCOME_HEADER`]).
+    pub reported_outcome: Option<Outcome>,
 }
 
 impl Observer {
@@ -93,16 +92,11 @@ impl Observer {
         self.response = Some(ResponseBody::new(endpoint, content_type, is_encoded));
     }
 
-    /// Takes the outcome that a proxy of ours reported on a response that it gave itself ([`super::headers::OUTCOME_HEADER`]).
-    pub fn set_reported_outcome(&mut self, outcome: Option<Outcome>) {
-        self.reported_outcome = outcome;
-    }
-
     /// Takes a piece of the response body (without chunk framing), in order, read at `at`. `stall_nanos`: how long writes to the
     /// client have been held up so far in this response.
     pub fn response_body(&mut self, bytes: &[u8], at: Stamp, stall_nanos: i64) {
         self.last_read = Some(at);
-        if self.row.side() != Side::Traffic {
+        if self.row.timeline.side() != Side::Traffic {
             self.row.client_stall = Some(stall_nanos);
             self.row.client_stall_until_finish = Some(stall_nanos);
         }
@@ -160,10 +154,10 @@ impl Observer {
     /// Ends the observation, at `at` unless the response came to its own end. For a response without a body that is the finish
     /// moment. Returns the rows, one per generated sequence and at least one; they are not finalized.
     pub fn finish(mut self, end: End, at: Stamp) -> Vec<Row> {
-        let is_whole = self.is_whole || end == End::Complete;
-        self.take_request_params();
-        let parsed = self.take_response(is_whole);
         let is_complete = end == End::Complete;
+        self.is_whole |= is_complete;
+        self.take_request_params();
+        let parsed = self.take_response();
         let finish = self.last_read.or(is_complete.then_some(at));
         let ended = finish.map_or(at, |read| if is_complete { read } else { at.max(read) });
         let row = &mut self.row;
@@ -191,12 +185,12 @@ impl Observer {
     }
 
     /// Returns what was read from the response.
-    fn take_response(&mut self, is_whole: bool) -> ParsedBody {
+    fn take_response(&mut self) -> ParsedBody {
         let Some(response) = self.response.take() else {
             return ParsedBody::default();
         };
         let parsed = response.finish();
-        self.row.message_whole = Some(is_whole);
+        self.row.message_whole = Some(self.is_whole);
         // An error's body is no generation.
         if matches!(self.row.status, Some(200..=299)) {
             self.row.unread = parsed.unread;
@@ -235,7 +229,7 @@ impl Observer {
         let recorded = parsed.sequences.into_iter().zip(0..);
         let recorded = recorded.filter(|(one, _)| one.has_events);
         for (row, (sequence, index)) in rows.iter_mut().zip(recorded) {
-            let is_leg = row.internal.room.is_some() && !sequence.has_prefilled();
+            let is_leg = row.internal.room.is_some() && !sequence.fields().has_prefilled();
             let is_pair = is_leg || sequence.is_decoded_elsewhere();
             sequence.put(row);
             if is_pair {
@@ -244,9 +238,7 @@ impl Observer {
             row.cached_tokens = row.cached_tokens.or(usage_cached);
             row.set_index(index, sequences);
         }
-        if let Some(first) = rows.first_mut() {
-            first.internal.trace = trace;
-        }
+        rows[0].internal.trace = trace;
         rows
     }
 }

@@ -1,10 +1,7 @@
 //! The parameters of a request, read from its body as it passes.
 
-use super::field::Field;
-use super::scalar::Scalar;
-use super::scan::rule::{Rule, elements, members, scalar, text};
+use super::scan::rule::{Field, Rule, Scalar, elements, members, scalar, text};
 use super::scan::{Progress, Scanner, Sink};
-use super::word_counter::WordCounter;
 
 /// Reads a request body in pieces; keeps no bytes of it.
 #[derive(Debug)]
@@ -33,6 +30,16 @@ pub struct RequestParams {
     /// Whether the prompt has text, not only token ids.
     has_prompt: bool,
     words: WordCounter,
+}
+
+/// Counts the words of JSON strings that arrive in pieces of any size: runs of characters other than ASCII white space. It is fed
+/// the inside of a JSON string, with escapes: `\n`, `\r`, `\t` and `\f` are white space, `\u` is not.
+#[derive(Clone, Debug, Default)]
+struct WordCounter {
+    words: u64,
+    in_word: bool,
+    /// The last byte was a backslash that escapes the next.
+    is_escaped: bool,
 }
 
 /// A prompt, or a batch of prompts.
@@ -83,6 +90,9 @@ static PARAMS: Rule = members(&[
     ("bootstrap_room", ROOM.or_elements(&ROOMS)),
 ]);
 
+/// The number of bytes that are checked together.
+const BLOCK_BYTES: usize = 32;
+
 impl Default for RequestBody {
     fn default() -> RequestBody {
         RequestBody {
@@ -112,7 +122,7 @@ impl RequestParams {
 
     /// Returns the number of words of the prompt; `None` if it was given as token ids or is missing.
     pub fn input_length(&self) -> Option<u64> {
-        self.has_prompt.then(|| self.words.words())
+        self.has_prompt.then_some(self.words.words)
     }
 }
 
@@ -139,6 +149,51 @@ impl Sink for RequestParams {
         self.has_prompt = true;
         self.words.string_end();
     }
+}
+
+impl WordCounter {
+    /// Ends the string: the next begins a new word.
+    fn string_end(&mut self) {
+        (self.in_word, self.is_escaped) = (false, false);
+    }
+
+    /// Counts the words of the next piece of a string.
+    fn feed(&mut self, piece: &[u8]) {
+        for block in piece.chunks(BLOCK_BYTES) {
+            let is_escape = |found, byte: &u8| found | (*byte == b'\\');
+            match block.iter().fold(self.is_escaped, is_escape) {
+                false => self.simple_block(block),
+                true => block.iter().for_each(|byte| self.byte(*byte)),
+            }
+        }
+    }
+
+    /// Counts the words of a block without escapes. Without branches: every prompt passes through here.
+    fn simple_block(&mut self, block: &[u8]) {
+        let (Some(first), Some(last)) = (block.first(), block.last()) else {
+            return;
+        };
+        self.words += u64::from(is_of_word(*first) & !self.in_word);
+        let pairs = block.iter().zip(&block[1..]);
+        let begins = pairs.map(|(before, byte)| u8::from(is_of_word(*byte) & !is_of_word(*before)));
+        self.words += u64::from(begins.sum::<u8>());
+        self.in_word = is_of_word(*last);
+    }
+
+    fn byte(&mut self, byte: u8) {
+        let is_of_word = match (std::mem::take(&mut self.is_escaped), byte) {
+            (false, b'\\') => return self.is_escaped = true,
+            (true, b'n' | b'r' | b't' | b'f') => false,
+            (_, byte) => is_of_word(byte),
+        };
+        self.words += u64::from(is_of_word & !self.in_word);
+        self.in_word = is_of_word;
+    }
+}
+
+/// Whether a byte is not ASCII white space.
+fn is_of_word(byte: u8) -> bool {
+    !matches!(byte, b'\t'..=b'\r' | b' ')
 }
 
 #[cfg(test)]

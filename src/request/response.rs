@@ -4,11 +4,10 @@ mod parsed;
 pub mod rules;
 
 pub use parsed::{MAX_SEQUENCES, ParsedBody};
+pub use rules::Endpoint;
 
 use crate::clock::Stamp;
 
-use super::endpoint::Endpoint;
-use super::headers::is_kind;
 use super::names::names;
 use super::scan::{Progress, Scanner};
 use super::sse::{EventSink, SseScanner};
@@ -65,12 +64,7 @@ impl ResponseBody {
             Framing::Opaque(Unread::ContentType)
         };
         let is_reply = !matches!(framing, Framing::Events(_));
-        let root = match endpoint {
-            Endpoint::Generate => &rules::GENERATE,
-            Endpoint::Completions | Endpoint::Chat => &rules::OPENAI,
-            Endpoint::Responses => &rules::RESPONSES,
-            Endpoint::Messages => &rules::MESSAGES,
-        };
+        let root = endpoint.rule();
         ResponseBody {
             framing,
             document: Document {
@@ -108,15 +102,13 @@ impl ResponseBody {
         let document = &mut self.document;
         document.parsed.now = Some(at);
         document.parsed.stall_nanos = stall_nanos;
+        if document.parsed.is_reply {
+            document.parsed.first_event.get_or_insert(at);
+        }
         match &mut self.framing {
             Framing::Events(events) => events.feed(bytes, document),
-            Framing::Json => {
-                document.parsed.first_event.get_or_insert(at);
-                document.scanner.feed(bytes, &mut document.parsed);
-            }
-            Framing::Opaque(_) => {
-                document.parsed.first_event.get_or_insert(at);
-            }
+            Framing::Json => document.scanner.feed(bytes, &mut document.parsed),
+            Framing::Opaque(_) => {}
         }
     }
 
@@ -145,6 +137,12 @@ impl ResponseBody {
         };
         parsed
     }
+}
+
+/// Whether a `Content-Type` is of this kind, whatever its parameters.
+fn is_kind(content_type: &str, kind: &str) -> bool {
+    let media_type = content_type.split(';').next().unwrap_or_default();
+    media_type.trim().eq_ignore_ascii_case(kind)
 }
 
 impl EventSink for Document {

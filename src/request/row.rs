@@ -1,26 +1,25 @@
-//! A row: what is known of a generated sequence and of its request, from the request's beginning on; final when that has ended.
+//! A row: what is known of a generated sequence and of its request, from the request's beginning on; final when that has ended. What it
+//! lacks, and why; how it is completed when its cells have been read from a file.
 
 use std::sync::Arc;
 
 use crate::clock::Stamp;
+use crate::offset::Offset;
 
 pub use super::columns::Row;
 pub use super::timeline::{ClockState, TtftSource};
 
-use super::attempt::Attempt;
-use super::body_timing::BodyTiming;
-use super::column::Origin;
-use super::columns::{COLUMNS, Column, ColumnId};
-use super::endpoint::Endpoint;
+use super::attempt::{Attempt, BodyTiming};
+use super::cell::Cell;
+use super::columns::{COLUMNS, Column, ColumnId, Origin};
 use super::impossible::Impossible;
+use super::meta_info::Generation;
 use super::outcome::Outcome;
-use super::response::Unread;
-use super::sequence::TokenCountSource;
-use super::timeline::{Period, Side, TOLERANCE_NANOS, Timeline};
-use super::unseen::Unseens;
-
-mod missing;
-mod read;
+use super::response::{Endpoint, Unread};
+use super::sequence::{MissingReason, TimingSource, TokenCountSource};
+use super::timeline::Timeline;
+use super::timeline::{ClockOf, Moment, Period, PrefillTimes, Relation, Side, TOLERANCE_NANOS};
+use super::unseen::{Unseen, Unseens};
 
 /// The rows of a request, one per sequence, shared by all consumers.
 pub type Rows = Arc<Vec<Row>>;
@@ -99,28 +98,22 @@ impl Row {
     fn end(&mut self) {
         self.success = Some(self.is_ok());
         self.bootstrap_room = self.internal.room.map(|room| room.to_string());
-        self.derive();
-        self.pure_queue_time = self.pure_queue();
         self.tpot = self.tpot_nanos();
-        let found = Impossible::of(self);
-        self.inconsistency = found.named(self);
-        self.conclude(&found);
+        self.inconsistency = self.derive_anew().named(self);
     }
 
-    /// Sets the columns that follow from all others.
-    fn conclude(&mut self, found: &Impossible) {
+    /// Computes everything that follows from moments and clocks: at the row's end, and again after those have changed. Returns the
+    /// impossible values.
+    pub fn derive_anew(&mut self) -> Impossible {
+        self.derive();
+        self.pure_queue_time = self.pure_queue();
+        let found = Impossible::of(self);
         self.within_clock_error = Some(found.within.join(";")).filter(|names| !names.is_empty());
         let last_seen = self.find_last_seen();
         let ended_in = last_seen.map(|seen| seen.ended_in(|stage| stage.name));
         self.ended_in = ended_in.or(self.is_ok().then(|| "done".to_owned()));
         self.unseen = Some(Unseens::found(self)).filter(|unseen| *unseen != Unseens::default());
-    }
-
-    /// Computes again everything that follows from moments and clocks, after those have changed.
-    pub fn derive_anew(&mut self) {
-        self.derive();
-        self.pure_queue_time = self.pure_queue();
-        self.conclude(&Impossible::of(self));
+        found
     }
 
     /// Returns the time in the server queue, nanoseconds; of a prefill/decode pair, the sum of its three waits.
@@ -190,11 +183,6 @@ impl Row {
         periods.chain([(ColumnId::ttft.column(), ttft)])
     }
 
-    /// Returns which process observed it.
-    pub fn side(&self) -> Side {
-        self.timeline.side()
-    }
-
     /// Returns prompt tokens: by `meta_info`, else `usage`.
     pub fn prompt_tokens(&self) -> Option<u64> {
         self.actual_prompt_tokens
@@ -258,11 +246,15 @@ impl Row {
         let Some(first) = rows.first() else {
             return;
         };
-        let is_first = |row: &&Row| u64::from(row.index).is_multiple_of(row.internal.n.max(1));
-        let prompts = || rows.iter().filter(is_first);
+        let n = first.internal.n.max(1);
+        let is_same = |a: &Row, b: &Row| u64::from(a.index) / n == u64::from(b.index) / n;
+        // Of a response that was cut, a prompt's first sample may have no row.
+        let prompts = || rows.chunk_by(is_same).map(|samples| &samples[0]);
         let prompt = sum(prompts().map(|row| row.actual_prompt_tokens));
         let prompt = prompt.or(first.internal.usage_prompt_tokens);
-        let cached = sum(prompts().map(|row| row.cached_tokens));
+        // What the cache served a later sample may be what an earlier one put there.
+        let is_first = |row: &Row| u64::from(row.index).is_multiple_of(n);
+        let cached = sum(prompts().map(|row| row.cached_tokens.filter(|_| is_first(row))));
         let output = sum(rows.iter().map(|row| row.actual_output_tokens));
         let usage = first.internal.usage_completion_tokens;
         let output = TokenCountSource::choose(first.token_count_source, output, usage);
@@ -278,3 +270,176 @@ impl Row {
 fn sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     parts.reduce(|a, b| Some(a?.saturating_add(b?)))?
 }
+
+impl Unseens {
+    /// Returns what of a row was not measured: as the row says, else by what it lacks.
+    pub fn of(row: &Row) -> Unseens {
+        row.unseen.unwrap_or_else(|| Unseens::found(row))
+    }
+
+    /// Returns what a row lacks. A row that was read from a file keeps its reason for the engine's moments.
+    pub(super) fn found(row: &Row) -> Unseens {
+        let timeline = &row.timeline;
+        let lacks = |moment| timeline.raw(moment).is_none();
+        // No stage needs the others.
+        let is_needed =
+            |moment: &Moment| !matches!(moment, Moment::PrefillEnd | Moment::ServerFinish);
+        let engine = || timeline.engine_moments().iter().copied().filter(is_needed);
+        let is_complete = |times: PrefillTimes| times.queue.is_some() && times.forward.is_some();
+        let no_leg = timeline.prefill().is_some_and(|times| !is_complete(times));
+        let apart = |moment| !lacks(moment) && timeline.on_own_clock(moment).is_none();
+        let is_engine_apart = timeline.relation(ClockOf::Engine) == Relation::Unknown;
+        let all = [
+            (Unseen::Router, lacks(Moment::RouterSend)),
+            (Unseen::of_engine(row), no_leg || engine().any(lacks)),
+            (Unseen::EngineClock, is_engine_apart && !engine().all(lacks)),
+            (
+                Unseen::ProxyClock,
+                apart(Moment::Arrival) || apart(Moment::RouterSend),
+            ),
+            (Unseen::FirstToken, lacks(Moment::FirstToken)),
+        ];
+        all.into_iter()
+            .filter_map(|(one, is)| is.then_some(one))
+            .collect()
+    }
+}
+
+impl Unseen {
+    /// Returns why the engine's moments are unknown, for a row that succeeded.
+    pub fn of_engine(row: &Row) -> Unseen {
+        let is_stream = row.stream == Some(true);
+        if row.internal.missing_reason == Some(MissingReason::Impossible) {
+            return Unseen::Impossible;
+        }
+        if let Some(reason) = row.unseen.and_then(Unseens::engine) {
+            return reason;
+        }
+        if row.unread.is_some() {
+            return Unseen::Hidden;
+        }
+        if let Some(TimingSource::Trace | TimingSource::Log) = row.timing_source {
+            return Unseen::Joined;
+        }
+        let is_retracted =
+            row.num_retractions > Some(0) && row.timeline.raw(Moment::QueueStart).is_none();
+        let by_response = match (row.internal.generation, row.endpoint()) {
+            (Some(Generation::Before0_5_5), _) => Unseen::TooOld,
+            (Some(Generation::MetricsOff), _) => Unseen::MetricsOff,
+            (Some(_), _) if row.timeline.prefill().is_some() => Unseen::Pair,
+            (Some(_), _) if is_retracted => Unseen::Retracted,
+            (Some(_), _) => Unseen::Part,
+            (None, Endpoint::Generate) => Unseen::NoMeta,
+            (None, _) if is_stream => Unseen::Stream,
+            (None, Endpoint::Chat) => Unseen::ChatReply,
+            (None, _) => Unseen::Reply,
+        };
+        match row.internal.front_joins_engine && by_response.is_elsewhere() {
+            true => Unseen::InProxy,
+            false => by_response,
+        }
+    }
+}
+
+/// Rows read from files: their clocks and moments, taken from their cells.
+impl Row {
+    /// Completes the rows of a request after all their cells have been set.
+    pub fn finish_reading(rows: &mut [Row]) {
+        let sequences = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+        for (row, index) in rows.iter_mut().zip(0..) {
+            row.index = index;
+            row.sequences = sequences;
+            // An outcome that this version does not know is none of the known ones.
+            let is_ok = row.success == Some(true);
+            row.outcome = row.outcome.or(is_ok.then_some(Outcome::Ok));
+            row.outcome.get_or_insert(Outcome::ProxyError);
+            // Nothing else ends in the router alone.
+            row.internal.is_routers_error = row.ended_in.as_deref() == Some("router");
+            row.timeline = row.read_timeline();
+        }
+    }
+
+    fn read_timeline(&self) -> Timeline {
+        // Rows written before the column `seen_by` existed: `sent_time` is known to the generator only.
+        let side = self.seen_by.or(self.sent_time.map(|_| Side::Traffic));
+        let mut timeline = Timeline::new(side.unwrap_or(Side::Front));
+        self.relate(&mut timeline);
+        if self.disaggregated == Some(true) {
+            timeline.set_pair(PrefillTimes {
+                queue: self.prefill_queue_time,
+                forward: self.prefill_time,
+                sending: self.kv_send_time,
+            });
+        }
+        for column in &COLUMNS {
+            if let Origin::Moment(moment) = column.origin
+                && let Some(at) = Stamp::of((column.get)(self))
+            {
+                self.mark(&mut timeline, moment, at);
+            }
+        }
+        if let Some(at) = self.worker_first_token_time {
+            self.mark(&mut timeline, Moment::WorkerFirstToken, at);
+        }
+        timeline
+    }
+
+    /// Sets a moment from the row's time of it: converts the time from the row's clock to the clock that read it.
+    fn mark(&self, timeline: &mut Timeline, moment: Moment, at: Stamp) {
+        let (clock, moment) = match moment {
+            Moment::Arrival if !self.has_front() => return,
+            // Without a hop, the router's send is our own, as the upstream is the server.
+            Moment::RouterSend if self.worker.is_none() && self.worker_forwarded_time.is_none() => {
+                return timeline.upstream_is_server(true);
+            }
+            Moment::RouterSend => (ClockOf::Hop, Moment::WorkerArrival),
+            moment => (moment.clock(timeline.side()), moment),
+        };
+        let clock = match clock {
+            ClockOf::Hop if self.hop_clock_offset.is_none() => ClockOf::Front,
+            clock => clock,
+        };
+        let ahead = timeline.offset(clock).map_or(0, |offset| offset.nanos);
+        timeline.set(moment, at.plus_nanos(ahead));
+    }
+
+    /// Sets how the other clocks relate to that of the row.
+    fn relate(&self, timeline: &mut Timeline) {
+        let apart = |nanos: Option<i64>, error: Option<i64>| {
+            let (nanos, error_nanos) = (nanos?, error?);
+            Some(Relation::Apart(Offset { nanos, error_nanos }))
+        };
+        // If two times are present and the duration between them is not, the distance of their clocks was unknown.
+        let relation = |from: Option<Stamp>, to: Option<Stamp>, between: Option<i64>| match between
+        {
+            None if from.and(to).is_some() => Relation::Unknown,
+            _ => Relation::Same,
+        };
+        if self.clock_state == Some(ClockState::Offset) {
+            let engine = apart(self.clock_offset, self.clock_offset_error);
+            timeline.relate(ClockOf::Engine, engine.unwrap_or(Relation::Same));
+        }
+        let front = apart(self.front_clock_offset, self.front_clock_offset_error);
+        let default = relation(self.arrival_time, self.finish_time, self.total_latency);
+        timeline.relate(ClockOf::Front, front.unwrap_or(default));
+        let (arrival, send) = (self.arrival_time, self.router_send_time);
+        let default = relation(arrival, send, self.queue_time_in_router);
+        // Without a hop's moment there may still be a hop, in a process of its own.
+        let is_shared = default == Relation::Same && timeline.side() != Side::Hop && send.is_some();
+        match apart(self.hop_clock_offset, self.hop_clock_offset_error) {
+            None if is_shared => timeline.hop_shares_front(),
+            hop => timeline.relate(ClockOf::Hop, hop.unwrap_or(Relation::Unknown)),
+        }
+    }
+
+    /// Whether a front took part: a generator's row has an arrival of its own only if a front reported it; else the send stands
+    /// there.
+    fn has_front(&self) -> bool {
+        self.forwarded_time.is_some()
+            || self.request_end_time.is_some()
+            || self.sent_time != self.arrival_time
+    }
+}
+
+#[cfg(test)]
+mod tests;

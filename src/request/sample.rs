@@ -2,8 +2,8 @@
 
 use crate::clock::{NANOS, Stamp};
 use crate::offset::Offset;
-use crate::request::endpoint::Endpoint;
 use crate::request::outcome::Outcome;
+use crate::request::response::Endpoint;
 use crate::request::row::Row;
 use crate::request::sequence::{TimingSource, TokenCountSource};
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};

@@ -11,10 +11,8 @@ mod leaf;
 pub mod rule;
 mod template;
 
-pub use rule::Rule;
+pub use rule::{Field, Rule, Scalar};
 
-use super::field::Field;
-use super::scalar::Scalar;
 use leaf::{Leaf, Skip, StringUse, bare_end, ends_escaped, is_bare, string_end};
 use template::Template;
 

@@ -1,12 +1,13 @@
 //! Where one request's time went: the stages of [`STAGES`], joined where the moment between them is missing.
 
-mod stage_set;
-
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::timeline::{Moment, Period, STAGES, Side, Stage, Timeline};
 
-pub use stage_set::{StageSet, UNSEEN};
+/// What a part of a request's time was spent on: a set of stages, one bit each, several if the moments between them are missing.
+/// Four bits stand for time that is no stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StageSet(u32);
 
 /// A part of a request's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,26 @@ pub struct Breakdown {
     /// Its parts, in order.
     pub parts: Vec<Part>,
 }
+
+/// The label of the time inside a server that reports no times.
+pub const UNSEEN: &str = "unseen in the server";
+
+/// Time that is no stage: its name in files, its label, and what people read after "was spent". The bits follow those of the
+/// stages.
+const NO_STAGES: [[&str; 3]; 4] = [
+    ["connecting", "connecting", "connecting to the target"],
+    ["proxy", "proxy", "in the proxy"],
+    [
+        "prompt_wait",
+        "prompt wait",
+        "waiting for the client to send its prompt",
+    ],
+    [
+        "client_stall",
+        "client stall",
+        "waiting for the client to read",
+    ],
+];
 
 impl Breakdown {
     /// Breaks down one row's time; `None` if its end or every start is unknown.
@@ -62,17 +83,15 @@ impl Breakdown {
             parts.sort_by_key(|part| part.spent.0.trailing_zeros());
         }
         correct_router_part(row, &mut parts);
-        // A client that is slow to send its prompt delays the choice of an upstream: that is not the router's time.
-        let prompt = row.prompt_wait;
-        split_off(
-            StageSet::PROMPT,
-            prompt,
-            Period::QUEUE_IN_ROUTER,
-            &mut parts,
-        );
-        // A stalled client delays what is read after it: that is not the engine's time.
-        let stall = row.client_stall_until_finish;
-        split_off(StageSet::CLIENT_STALL, stall, Period::DECODE, &mut parts);
+        let (prompt, stall) = (row.prompt_wait, row.client_stall_until_finish);
+        for (spent, nanos, period) in [
+            // A client that is slow to send its prompt delays the choice of an upstream: that is not the router's time.
+            (StageSet::PROMPT, prompt, Period::QUEUE_IN_ROUTER),
+            // A stalled client delays what is read after it: that is not the engine's time.
+            (StageSet::CLIENT_STALL, stall, Period::DECODE),
+        ] {
+            split_off(spent, nanos, period, &mut parts);
+        }
         Some(Breakdown { total_nanos, parts })
     }
 
@@ -141,10 +160,9 @@ fn correct_router_part(row: &Row, parts: &mut Vec<Part>) {
     if timeline.mark(Moment::Arrival).is_none() {
         parts.retain(|part| part.spent != to_proxy && (is_routed || part.spent != router));
     }
-    for part in parts.iter_mut().filter(|_| !is_routed) {
-        if part.spent == router {
-            part.spent = StageSet::PROXY;
-        }
+    let is_own = |part: &&mut Part| !is_routed && part.spent == router;
+    for part in parts.iter_mut().filter(is_own) {
+        part.spent = StageSet::PROXY;
     }
 }
 
@@ -229,225 +247,176 @@ pub fn place(last_seen: StageSet) -> String {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
+/// Returns the index of the stage with this period in [`STAGES`].
+fn index(period: Period) -> usize {
+    let index = STAGES.iter().position(|stage| stage.period == period);
+    index.unwrap_or(STAGES.len())
+}
 
-    use super::*;
-    use crate::request::body_timing::BodyTiming;
-    use crate::request::cell::Value;
-    use crate::request::columns::COLUMNS;
-    use crate::request::sample::{Sample, at, ms};
-    use crate::request::timeline::Moment::*;
-    use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, PrefillTimes};
-    use crate::request::unseen::Unseens;
-
-    /// A request with the moments of the bits `seen`, each these milliseconds after the one before, and the times of a pair if it
-    /// was one.
-    fn of_moments(seen: u32, apart: &[i64], pair: Option<PrefillTimes>) -> Row {
-        let with_pair = |row: &mut Row| {
-            let [mut worker, mut here] = [BodyTiming::default(); 2];
-            (worker.first, here.first) = (Some(at(1)), Some(at(9)));
-            row.set_body_timings(here, worker);
-            if let Some(times) = pair {
-                row.timeline.set_pair(times);
-            }
-        };
-        let own = pair.map_or(&ENGINE[..], |_| &ENGINE_OF_PAIR);
-        let (mut sample, mut now) = (Sample::whole().without(&Moment::ALL).with(with_pair), 0);
-        for (moment, apart) in Moment::ALL.into_iter().zip(apart) {
-            now += apart;
-            // One server has no moments of a pair, nor a pair those of one server.
-            let is_own = match moment {
-                Moment::PrefillReplied => pair.is_some(),
-                moment => moment.clock(Side::Traffic) != ClockOf::Engine || own.contains(&moment),
-            };
-            // Every row of a successful request has its send and its end.
-            let is_sure = matches!(moment, Moment::Sent | Moment::Finish);
-            if is_sure || is_own && seen & 1 << moment as u32 != 0 {
-                sample = sample.at(moment, now);
-            }
-        }
-        sample.row()
-    }
-
-    proptest! {
-        #[test]
-        fn the_columns_of_stages_are_parts_of_its_time_and_add_up_to_it(
-            seen in prop_oneof![any::<u32>(), (0..32_u32).prop_map(|bit: u32| !(1_u32 << bit)), Just(u32::MAX)],
-            apart in proptest::collection::vec(0..50_i64, Moment::COUNT),
-            pair in proptest::option::of((proptest::option::of(0..9_i64), proptest::option::of(0..9_i64))),
-        ) {
-            let pair = pair.map(|(queue, forward)| PrefillTimes { queue: queue.map(ms), forward: forward.map(ms), sending: None });
-            let row = of_moments(seen, &apart, pair);
-            let Some(Breakdown { total_nanos, parts }) = Breakdown::of(&row) else { return Ok(()) };
-            let mut sum = Some(0);
-            for stage in &STAGES {
-                let column = COLUMNS.iter().find(|column| column.label == stage.label);
-                let took = match column.map(|column| (column.get)(&row)) {
-                    Some(Value::Nanos(nanos)) => Some(nanos),
-                    Some(_) => None,
-                    // `to proxy` has no column.
-                    None => row.timeline.nanos(stage.period),
-                };
-                if row.timeline.period_of(stage).is_none() {
-                    // For a pair, that column is the sum of its three waits.
-                    prop_assert!(took.is_none() || stage.period == Period::PURE_QUEUE, "{}: {took:?}", stage.name);
-                    continue;
-                }
-                let alone = StageSet::of(stage.period);
-                let is_it = |part: &&Part| part.spent == alone || part.spent == StageSet::PROXY && alone.holds(Period::QUEUE_IN_ROUTER);
-                let part = parts.iter().find(is_it).map(|part| part.nanos);
-                // Without a router there is no part, and it took no time; one part may be known only as the remainder.
-                let is_nothing = part.is_none() && took == Some(0);
-                prop_assert!(took.is_none() || took == part || is_nothing, "{}: {took:?}, not {part:?}", stage.name);
-                let is_in_total = parts.iter().any(|part| part.spent.holds(stage.period));
-                if took.is_some() || is_in_total {
-                    sum = sum.zip(took).map(|(sum, took)| sum + took);
-                }
-            }
-            prop_assert!(sum.is_none_or(|sum| sum == total_nanos), "{sum:?}, not {total_nanos}: {parts:?}");
-        }
-    }
-
-    const HOP: [Moment; 2] = [WorkerArrival, WorkerForwarded];
-
-    /// The parts of a row, in milliseconds.
-    fn parts(row: &Row) -> String {
-        let Breakdown { total_nanos, parts } = Breakdown::of(row).unwrap();
-        let sum: i64 = parts.iter().map(|part| part.nanos).sum();
-        assert_eq!(sum, total_nanos, "parts add up");
-        let part = |part: &Part| format!("{} {}", part.spent.name(), part.nanos / ms(1));
-        Vec::from_iter(parts.iter().map(part)).join(", ")
-    }
-
-    /// Checks that each row has the parts of its line among its own, and that what stands behind `|` was not measured.
-    fn assert_parts<const N: usize>(samples: [Sample; N], lines: &str) {
-        assert_eq!(lines.lines().count(), N);
-        for (sample, line) in samples.into_iter().zip(lines.lines()) {
-            let (expected, lacking) = line.split_once(" | ").unwrap_or((line, ""));
-            let row = sample.row();
-            let shown = parts(&row);
-            assert!(shown.contains(expected), "{expected}: {shown}");
-            let unseen: Vec<&str> = Unseens::of(&row).iter().map(|one| one.name()).collect();
-            assert_eq!(unseen.join(";"), lacking, "{expected}");
-        }
-    }
-
-    fn straight(sample: Sample) -> Sample {
-        let sample = sample.without(&HOP);
-        sample.with(|row| row.timeline.upstream_is_server(true))
-    }
-
-    #[test]
-    fn stages_are_joined_if_the_moment_between_them_is_missing() {
-        let seen_back = || Sample::whole().at(WorkerFirstToken, 203);
-        let samples = [
-            Sample::whole(),
-            // The router's part of the return path is known if a hop saw the token, whatever the engine's clock.
-            seen_back(),
-            seen_back().engine_unknown(),
-            seen_back().without(&[ServerFirstToken]),
-            Sample::whole().without(&[WorkerArrival]),
-            Sample::whole().without(&ENGINE),
-            Sample::whole().engine_unknown(),
-            Sample::whole().without(&[FirstToken, LastToken]),
-        ];
-        let expected = "\
-client lag 1, to proxy 1, router 3, network 5, tokenize 10, queue 80, prefill 100, return 10, decode 290
-prefill 100, return 3, router return 7, decode 290
-router 3, network+return 8, tokenize 10, queue 80, prefill 100, router return 7 | engine_clock
-queue 80, prefill+return 103, router return 7 | engine_no_meta_info
-to proxy 1, router+network 8, tokenize | router
-router 3, network+tokenize+queue+prefill+return 205, decode | engine_no_meta_info
-client lag 1, to proxy 1, router 3, network+return 15, tokenize 10, queue 80, prefill 100, decode 290 | engine_clock
-prefill 100, return+decode 300 | first_token";
-        assert_parts(samples, expected);
-        let pair = |row: &mut Row| {
-            row.timeline.set_pair(PrefillTimes::default());
-            row.timeline.forget_engine();
-        };
-        let no_hop = Sample::whole().without(&[Moment::WorkerArrival]);
-        let anywhere = "in the router queue, on the way into the server or on the way back";
-        for (sample, at, place) in [
-            (Sample::whole().without(&ENGINE), 3, "unseen in the server"),
-            (Sample::whole().with(pair), 3, "unseen in the server"),
-            (no_hop.engine_unknown(), 2, anywhere),
-        ] {
-            let breakdown = Breakdown::of(&sample.row()).unwrap();
-            assert_eq!(breakdown.parts[at].spent.place(), place);
-        }
-        let endless = Sample::whole().without(&[Moment::Finish]).row();
-        assert_eq!(Breakdown::of(&endless), None);
-    }
-
-    #[test]
-    fn without_a_router_no_part_is_called_so_and_waits_for_the_client_are_split_off() {
-        let no_proxy = Sample::whole().without(&[Moment::Arrival, Moment::Forwarded]);
-        let stalled = Sample::whole().with(|row| {
-            row.client_stall_until_finish = Some(ms(200));
-            // A stall after the last byte was read delayed nothing in decode.
-            row.client_stall = Some(ms(900));
-        });
-        let waited = |sample: Sample| sample.with(|row| row.prompt_wait = Some(ms(2)));
-        let whole = Sample::whole;
-        let slow = waited(straight(whole().at(Moment::Forwarded, 5)));
-        let [whole, split] = [straight(whole()), waited(whole())];
-        let samples = [whole, straight(no_proxy), stalled, split, slow];
-        let expected = "\
-client lag 1, to proxy 1, proxy 1, network 7
-client lag 1, network 9, tokenize 10
-return 10, decode 90, client_stall 200
-to proxy 1, prompt_wait 2, router 1
-to proxy 1, prompt_wait 2, proxy 1, network 5";
-        assert_parts(samples, expected);
-        let own = Sample::whole().without(&[Moment::Scheduled, Moment::Sent]);
-        assert!(parts(&own.row()).starts_with("router 3, "));
-    }
-
-    #[test]
-    fn a_failed_request_is_broken_down_to_its_end() {
-        let cut = Sample::whole().at(Finish, 300).at(End, 350);
-        // The server reports when it received a request with its last event.
-        let cut = cut.without(&[ServerCreated, ServerFinish, LastToken]);
-        let cut = cut.ended(Outcome::ClientAbort, "left");
-        let waited = Sample::whole().without(&ENGINE);
-        let waited = waited.without(&[FirstEvent, FirstToken, LastToken, Finish]);
-        let waited = waited.at(End, 905).ended(Outcome::Timeout, "");
-        let refused_by_server = waited.clone().without(&[WorkerForwarded]);
-        let unseen = waited.clone().without(&HOP);
-        let unsent = unseen.clone().without(&[Sent, Arrival, Forwarded]);
-        let unsent = unsent.at(End, 7).ended(Outcome::ClientAbort, "");
-        let refused = unsent.clone().ended(Outcome::ConnectError, "refused");
-        let samples = [
-            cut.clone(),
-            cut.engine_unknown(),
-            waited,
-            refused_by_server.clone(),
-            unseen.clone(),
-            unseen.without(&[Forwarded]),
-            unsent,
-            refused.clone(),
-        ];
-        let expected = "\
-client lag 1, to proxy 1, router 3, network+tokenize 15, queue 80, prefill 100, return 10, decode 140
-client lag 1, to proxy 1, router 3, network+tokenize+return 25, queue 80, prefill 100, decode 140
-client lag 1, to proxy 1, router 3, network+tokenize+queue+prefill+return 900
-client lag 1, to proxy 1, router 3, network 900
-client lag 1, to proxy 1, router+network+tokenize+queue+prefill+return 903
-client lag 1, to proxy 1, proxy 903
-client lag 7
-connecting 7";
-        let parts = samples.map(|sample| {
-            let row = sample.row();
-            // What the row says of it is what its moments say, which a file may lack.
-            assert_eq!(row.last_seen(), row.find_last_seen(), "{:?}", row.ended_in);
-            parts(&row)
-        });
-        assert_eq!(parts.join("\n"), expected);
-        let last_seen = refused.row().last_seen().unwrap();
-        assert_eq!(last_seen, StageSet::CONNECTING);
-        assert_eq!(place(last_seen), "connecting to the target");
-        assert_eq!(refused_by_server.row().ended_in.unwrap(), "network");
+impl FromIterator<StageSet> for StageSet {
+    fn from_iter<I: IntoIterator<Item = StageSet>>(all: I) -> StageSet {
+        StageSet(all.into_iter().fold(0, |bits, one| bits | one.0))
     }
 }
+
+impl StageSet {
+    /// The generator got no connection; its wait before the try is included.
+    pub const CONNECTING: StageSet = StageSet::one(STAGES.len());
+    /// Our own proxy, without a router behind it: its send is then the router's.
+    pub const PROXY: StageSet = StageSet::one(STAGES.len() + 1);
+    /// The proxy waited for the client to send its prompt.
+    pub const PROMPT: StageSet = StageSet::one(STAGES.len() + 2);
+    /// Writes to the client were held up while the server decoded.
+    pub const CLIENT_STALL: StageSet = StageSet::one(STAGES.len() + 3);
+
+    const fn one(index: usize) -> StageSet {
+        StageSet(1 << index)
+    }
+
+    /// The stages from one to another.
+    fn range(from: Period, to: Period) -> StageSet {
+        (index(from)..=index(to)).map(StageSet::one).collect()
+    }
+
+    /// The set of the stage with this period.
+    pub fn of(period: Period) -> StageSet {
+        StageSet::one(index(period))
+    }
+
+    /// Returns its stages, in order.
+    pub fn stages(self) -> impl Iterator<Item = &'static Stage> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let next = STAGES.get(left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(next)
+        })
+    }
+
+    /// Its words: one of each stage or, if it is no stage, that of [`NO_STAGES`] at `index`.
+    fn words(self, of: impl Fn(&Stage) -> &'static str, index: usize) -> Vec<&'static str> {
+        let bit = (self.0.trailing_zeros() as usize).checked_sub(STAGES.len());
+        let other = bit.and_then(|bit| NO_STAGES.get(bit));
+        let other = other.map(|words| words[index]);
+        self.stages().map(of).chain(other).collect()
+    }
+
+    /// Returns its name in files: several stages are joined by `+`.
+    pub fn name(self) -> String {
+        self.words(|stage| stage.name, 0).join("+")
+    }
+
+    /// Returns its label: `prefill … decode` for more than three stages.
+    pub fn label(self) -> String {
+        let labels = self.words(|stage| stage.label, 1);
+        match (self.unmeasured(), labels.as_slice()) {
+            (Some((label, _)), _) => label.to_owned(),
+            (None, [first, _, _, .., last]) => format!("{first} … {last}"),
+            (None, labels) => labels.join("+"),
+        }
+    }
+
+    /// If it is all time inside a server, or a pair, that reports no times, perhaps with the router's: its label and text.
+    fn unmeasured(self) -> Option<(&'static str, &'static str)> {
+        let is_within = |from| self.0 & !StageSet::range(from, Period::RETURN).0 == 0;
+        let inner = StageSet::range(Period::TOKENIZE, Period::DECODE_SLOT);
+        let is_whole = [false, true].iter().any(|is_pair| {
+            let mut inner = inner.stages().filter(|stage| stage.is_in(*is_pair));
+            inner.all(|stage| self.holds(stage.period))
+        });
+        match is_whole {
+            true if is_within(Period::NETWORK) => Some((UNSEEN, UNSEEN)),
+            true if is_within(Period::QUEUE_IN_ROUTER) => {
+                Some(("router or server", "in the router or the server"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns what people read after "was spent": "in the router queue or on the way into the server".
+    pub fn place(self) -> String {
+        if let Some((_, place)) = self.unmeasured() {
+            return place.to_owned();
+        }
+        let stages: Vec<&Stage> = self.stages().collect();
+        if let [first, _, _, .., last] = stages.as_slice() {
+            let word = |moment: Moment| match moment {
+                // If no hop saw it, it is the first token that we read.
+                Moment::WorkerFirstToken => "first token".to_owned(),
+                moment => moment.name().replace('_', " "),
+            };
+            let (from, to) = (word(first.period.from), word(last.period.to));
+            return format!("somewhere between {from} and {to}");
+        }
+        match self.words(|stage| stage.place, 2).split_last() {
+            None => "nowhere".to_owned(),
+            Some((last, [])) => (*last).to_owned(),
+            Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        }
+    }
+
+    /// Returns its place in a request's life, as an index of [`STAGES`].
+    pub fn order(self) -> u32 {
+        match self {
+            // They take the router's place.
+            StageSet::PROXY | StageSet::PROMPT => index(Period::QUEUE_IN_ROUTER) as u32,
+            StageSet::CONNECTING => 0,
+            _ => self.0.trailing_zeros().min(STAGES.len() as u32),
+        }
+    }
+
+    /// Whether it was after the first token, or may have been.
+    pub fn is_after_first_token(self) -> bool {
+        self == StageSet::CLIENT_STALL || self.holds(Period::DECODE)
+    }
+
+    /// Whether it holds the stage with this period.
+    pub fn holds(self, period: Period) -> bool {
+        let is_own_router = self == StageSet::PROXY && period == Period::QUEUE_IN_ROUTER;
+        self.0 & StageSet::of(period).0 != 0 || is_own_router
+    }
+
+    /// Returns the stages of a name in the column `ended_in`.
+    fn named(name: &str, is_pair: bool) -> Option<StageSet> {
+        let of = |name: &str| match name {
+            "connecting" => Some(StageSet::CONNECTING),
+            "proxy" => Some(StageSet::PROXY),
+            "server" => {
+                let all = StageSet::range(Period::NETWORK, Period::RETURN);
+                let own = all.stages().filter(|stage| stage.is_in(is_pair));
+                Some(own.map(|stage| StageSet::of(stage.period)).collect())
+            }
+            name => {
+                let at = STAGES.iter().position(|stage| stage.name == name);
+                at.map(StageSet::one)
+            }
+        };
+        name.split('+').map(of).collect()
+    }
+
+    /// Returns where a request was last seen, by the stages' names; `server` stands for all stages between the send to the server
+    /// and the first token.
+    pub fn ended_in(self, name: impl Fn(&Stage) -> &'static str) -> String {
+        let mut names: Vec<&str> = Vec::new();
+        let mut server = None;
+        for stage in self.stages() {
+            if stage.period.from == Moment::RouterSend {
+                server = Some(names.len());
+            }
+            names.push(name(stage));
+            if let (Some(from), Moment::WorkerFirstToken | Moment::FirstToken) =
+                (server, stage.period.to)
+            {
+                names.truncate(from);
+                names.push("server");
+            }
+        }
+        match names.is_empty() {
+            true => self.name(),
+            false => names.join("+"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -50,7 +50,7 @@ impl TimeSpent {
             part.spent != StageSet::PROXY && part.spent.holds(Period::QUEUE_IN_ROUTER)
         };
         // A hop is behind a router, of whose time it sees nothing.
-        let is_routed = row.side() == Side::Hop || breakdown.parts.iter().any(is_router);
+        let is_routed = row.timeline.side() == Side::Hop || breakdown.parts.iter().any(is_router);
         let total_nanos = i128::from(breakdown.total_nanos);
         self.requests += 1;
         self.total_nanos += total_nanos;

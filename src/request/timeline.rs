@@ -3,10 +3,8 @@
 //! A duration within one clock is exact. Between two clocks it needs their offset; without one it is unknown.
 
 mod moment;
-mod pair;
 
 pub use moment::{ClockOf, ENGINE, Moment, Period, STAGES, Side, Stage};
-pub use pair::{ENGINE_OF_PAIR, PrefillTimes};
 
 use crate::clock::Stamp;
 use crate::offset::Offset;
@@ -45,8 +43,30 @@ pub enum Relation {
     Unknown,
 }
 
+/// The moments of a server that only decodes, in the order of a request's life.
+pub const ENGINE_OF_PAIR: [Moment; 7] = [
+    Moment::ServerCreated,
+    Moment::QueueStart,
+    Moment::KvReserved,
+    Moment::KvArrived,
+    Moment::DecodeStart,
+    Moment::ServerFirstToken,
+    Moment::ServerFinish,
+];
+
 /// SGLang's timestamps of one moment differ by up to 0.24 µs between events (0.5.23).
 pub const TOLERANCE_NANOS: i64 = 1_000;
+
+/// Times of one sequence at a prefill server, on its own clock, nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefillTimes {
+    /// In its waiting queue.
+    pub queue: Option<i64>,
+    /// From its first batch to the end of prefill.
+    pub forward: Option<i64>,
+    /// Sending the KV cache, as the prefill server measured it.
+    pub sending: Option<i64>,
+}
 
 /// The moments of one request, kept as each clock gave them.
 #[derive(Clone, Debug)]
@@ -64,6 +84,18 @@ pub struct Timeline {
 impl Default for Timeline {
     fn default() -> Timeline {
         Timeline::new(Side::Front)
+    }
+}
+
+impl PrefillTimes {
+    /// Computes the times from when the sequence was queued, left the queue, and its prefill ended.
+    pub fn between([queued, entered, ended]: [Option<Stamp>; 3]) -> PrefillTimes {
+        let nanos = |from: Option<Stamp>, to: Option<Stamp>| Some(to?.nanos_since(from?));
+        PrefillTimes {
+            queue: nanos(queued, entered),
+            forward: nanos(entered, ended),
+            sending: None,
+        }
     }
 }
 
@@ -270,3 +302,126 @@ impl Timeline {
         }
     }
 }
+
+// A request prefilled by one server and decoded by another, on the decode server's clock. The prefill server's clock is another
+// one: of its times only durations are used. They lie, in order, within the decode server's wait for it.
+impl Timeline {
+    /// Sets that a pair served the request, and the prefill server's times of it. The queue in a decode server's response is the
+    /// wait for a slot of its batch: it begins when the KV cache has arrived, not when the request has.
+    pub fn set_pair(&mut self, prefill: PrefillTimes) {
+        let is_new = self.prefill.is_none();
+        let known = self.prefill.get_or_insert_default();
+        known.queue = known.queue.or(prefill.queue);
+        known.forward = known.forward.or(prefill.forward);
+        known.sending = known.sending.or(prefill.sending);
+        if is_new {
+            for (reported, meant) in [
+                (Moment::QueueStart, Moment::KvArrived),
+                (Moment::QueueEnd, Moment::DecodeStart),
+            ] {
+                self.set(meant, self.mark(reported));
+                self.clear(reported);
+            }
+        }
+    }
+
+    /// Returns the prefill server's times; `None` if one server did all.
+    pub fn prefill(&self) -> Option<PrefillTimes> {
+        self.prefill
+    }
+
+    /// Returns the times of a prefill leg from its own server's moments, whether or not it was known to be a leg.
+    pub fn as_prefill(&self) -> PrefillTimes {
+        let one = |of_one, of_pair| self.raw(of_one).or_else(|| self.raw(of_pair));
+        PrefillTimes::between([
+            one(Moment::QueueStart, Moment::KvArrived),
+            one(Moment::QueueEnd, Moment::DecodeStart),
+            self.raw(Moment::PrefillEnd),
+        ])
+    }
+
+    /// Returns the moments that its server can report.
+    pub fn engine_moments(&self) -> &'static [Moment] {
+        match self.prefill {
+            None => &ENGINE,
+            Some(_) => &ENGINE_OF_PAIR,
+        }
+    }
+
+    /// Removes all that servers reported of their times.
+    pub fn forget_engine(&mut self) {
+        for moment in ENGINE.into_iter().chain(ENGINE_OF_PAIR) {
+            self.clear(moment);
+        }
+        self.prefill = self.prefill.map(|_| PrefillTimes::default());
+    }
+
+    /// Returns the ends of a stage here, if this request has such a stage.
+    pub fn period_of(&self, stage: &Stage) -> Option<Period> {
+        let is_in = stage.is_in(self.prefill.is_some());
+        self.ends(stage.period).filter(|_| is_in)
+    }
+
+    /// Returns the ends of a period here; `None` if it cannot be known: unless a hop saw the first token, its whole return path
+    /// is `RETURN`. The time in which decode's first step passes on prefill's token is part of that too.
+    fn ends(&self, period: Period) -> Option<Period> {
+        let is_pair = self.prefill.is_some();
+        let is_held = is_pair
+            && self.mark(Moment::WorkerFirstToken).is_some()
+            && self.mark(Moment::PrefillReplied).is_some();
+        Some(match period {
+            Period::ROUTER_RETURN if self.mark(Moment::WorkerFirstToken).is_none() => return None,
+            Period::ROUTER_HOLD if !is_held => return None,
+            Period::ROUTER_RETURN if is_held => {
+                Period::new(Moment::PrefillReplied, Moment::FirstToken)
+            }
+            Period::PREFILL if is_pair => Period::new(Moment::QueueEnd, Moment::PrefillEnd),
+            Period::RETURN if is_pair => Period::new(Moment::DecodeStart, Moment::WorkerFirstToken),
+            period => period,
+        })
+    }
+
+    /// Returns the ends of a stage on our clock. Prefill's stages are laid out, in order, from when the decode server was ready
+    /// for them.
+    pub fn place_of(&self, stage: &Stage) -> Option<(Stamp, Stamp)> {
+        let period = self.period_of(stage)?;
+        let ready = || self.on_own_clock(Moment::KvReserved);
+        let at = |moment| match (moment, self.prefill) {
+            (Moment::QueueEnd, Some(times)) => Some(ready()?.plus_nanos(times.queue?)),
+            (Moment::PrefillEnd, Some(times)) => {
+                Some(ready()?.plus_nanos(times.queue?.checked_add(times.forward?)?))
+            }
+            _ => self.on_own_clock(moment),
+        };
+        Some((at(period.from)?, at(period.to)?))
+    }
+
+    /// For a pair: returns a period that is not the time between two moments; `Some(None)` if it is unknown.
+    fn pair_nanos(&self, period: Period, times: PrefillTimes) -> Option<Option<i64>> {
+        let leg = Period::new(Moment::QueueEnd, Moment::PrefillEnd);
+        Some(match period {
+            Period::PREFILL_QUEUE => times.queue,
+            period if [Period::PREFILL, leg].contains(&period) => times.forward,
+            Period::KV_TRANSFER => self.kv_transfer(times),
+            Period::PURE_QUEUE => self.queue_sum(times),
+            _ => return None,
+        })
+    }
+
+    /// Returns what prefill's queue and forward leave of the decode server's wait.
+    fn kv_transfer(&self, times: PrefillTimes) -> Option<i64> {
+        let wait = Period::new(Moment::KvReserved, Moment::KvArrived);
+        let after_queue = self.nanos(wait)?.checked_sub(times.queue?)?;
+        after_queue.checked_sub(times.forward?)
+    }
+
+    /// Returns the sum of the three waits: for the decode server's memory, in prefill's queue, for the decode server's batch.
+    fn queue_sum(&self, times: PrefillTimes) -> Option<i64> {
+        let memory = self.nanos(Period::DECODE_MEMORY)?;
+        let of_decode = memory.checked_add(self.nanos(Period::DECODE_SLOT)?)?;
+        of_decode.checked_add(times.queue?)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -84,16 +84,8 @@ impl Unseen {
     }
 
     /// Whether the engine's trace or log would provide its moments.
-    pub const fn is_elsewhere(self) -> bool {
-        matches!(
-            self,
-            Unseen::Stream
-                | Unseen::Reply
-                | Unseen::Part
-                | Unseen::Pair
-                | Unseen::Retracted
-                | Unseen::ChatReply
-        )
+    pub fn is_elsewhere(self) -> bool {
+        self == Unseen::ChatReply || self.remedy() == ELSEWHERE
     }
 
     /// Returns what would provide the engine's moments.
@@ -136,8 +128,8 @@ impl Unseen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::endpoint::Endpoint::{self, *};
-    use crate::request::generation::Generation::*;
+    use crate::request::meta_info::Generation::*;
+    use crate::request::response::Endpoint::{self, *};
     use crate::request::response::Unread;
     use crate::request::row::Row;
     use crate::request::sample::Sample;

@@ -144,7 +144,8 @@ impl Wait {
     pub fn before_server<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> ByCause {
         // Waiting for a client that is slow to send its prompt is no router's time.
         let prompt = whole(cell(ColumnId::prompt_wait)).unwrap_or(0);
-        let nanos = whole(cell(ColumnId::queue_time_in_router)).map(|nanos| nanos - prompt);
+        let nanos =
+            whole(cell(ColumnId::queue_time_in_router)).map(|nanos| nanos.saturating_sub(prompt));
         let Some(nanos) = nanos.filter(|nanos| *nanos >= MIN_ROUTER_WAIT_NANOS) else {
             return ByCause::default();
         };
@@ -266,6 +267,9 @@ mod tests {
             let waits = Wait::all(&|column| (COLUMNS[column as usize].get)(&row));
             let stays: Vec<_> = waits.iter().map(|wait| wait.stay).collect();
             assert_eq!(stays, [None], "{is_pair:?} {queued} {started}");
+            (row.queue_time_in_router, row.prompt_wait) = (Some(queued), Some(started));
+            let wait = Wait::before_server(&|column| (COLUMNS[column as usize].get)(&row));
+            assert_eq!(wait, ByCause::default());
         }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::column::Value;
+use crate::request::cell::Value;
 use crate::request::{Column, ColumnId, Moment, Outcome, Rows, Scope, TimeSpent};
 use crate::stats::Histogram;
 

@@ -316,7 +316,7 @@ impl Client {
         }
         let observer = &mut in_flight.observer;
         observer.response_head(head.status.as_u16(), kind, encoded, at);
-        observer.set_reported_outcome(reported_outcome(&head.headers));
+        observer.reported_outcome = reported_outcome(&head.headers);
         let stamps = head.headers.get(FRONT_HEADER);
         in_flight.stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
         if let Some(stamps) = &in_flight.stamps {

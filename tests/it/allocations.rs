@@ -1,7 +1,7 @@
 //! What is allocated: nothing for an event (the same stream, many times as long, allocates no more), and little for
 //! a request that is over.
 
-use queuescope::request::column::Value;
+use queuescope::request::cell::Value;
 use queuescope::request::{COLUMNS, End, Endpoint, Row, Unit};
 use queuescope::table::Table;
 

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::super::column::Unit::Latency;
+use super::Unit::Latency;
 use super::*;
 use crate::clock::Stamp;
 use crate::offset::Offset;

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::offset::OffsetBound;
-use crate::request::clocks::engine_bounds;
-use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
+use crate::request::response::Endpoint;
 use crate::request::sample::at;
+use crate::request::stamps::engine_bounds;
 use crate::request::timeline::Side;
 
 const MS: i64 = 1_000_000;

@@ -1,6 +1,7 @@
 //! Tests of request bodies.
 
 use super::*;
+use proptest::prelude::*;
 
 fn params(body: &str) -> RequestParams {
     let mut whole = RequestBody::default();
@@ -71,5 +72,27 @@ fn the_room_is_read_at_any_place_and_for_a_batch_the_first() {
     for none in ["0", "null", "[]", "\"7\"", "-1"] {
         let body = format!("{{\"bootstrap_room\":{none}}}");
         assert_eq!(params(&body).room, None, "{body}");
+    }
+}
+
+fn count(pieces: &[&[u8]]) -> u64 {
+    let mut counter = WordCounter::default();
+    for piece in pieces {
+        counter.feed(piece);
+    }
+    counter.words
+}
+
+proptest! {
+    #[test]
+    fn as_split_ascii_whitespace_at_any_split(
+        text in "([a-z\"\\\\ \n\r\t\u{c}]|[a-z ]{0,80}|é|中文|🦀|\u{a0}|\u{3000}){0,30}",
+        cut in 0usize..400,
+    ) {
+        let json = serde_json::to_string(&text).unwrap();
+        let inside = &json.as_bytes()[1..json.len() - 1];
+        let cut = cut.min(inside.len());
+        let expected = text.split_ascii_whitespace().count() as u64;
+        prop_assert_eq!(count(&[&inside[..cut], &inside[cut..]]), expected);
     }
 }

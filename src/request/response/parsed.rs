@@ -1,11 +1,9 @@
 //! What has been read from a body so far: the values of its documents, gathered into sequences, usage and errors.
 
 use crate::clock::Stamp;
-use crate::request::field::Field;
 use crate::request::meta_info::MetaInfo;
 use crate::request::outcome::Failure;
-use crate::request::scalar::Scalar;
-use crate::request::scan::Sink;
+use crate::request::scan::{Field, Scalar, Sink};
 use crate::request::sequence::{SequenceObserver, TokenCountSource};
 
 use super::Unread;
@@ -46,7 +44,7 @@ pub struct ParsedBody {
     /// When the current piece was read, and the client's stall by then.
     pub(super) now: Option<Stamp>,
     pub(super) stall_nanos: i64,
-    is_reply: bool,
+    pub(super) is_reply: bool,
     item: Item,
     /// The number of items closed in a reply: the index of the next in its list.
     closed_items: u64,
@@ -191,20 +189,16 @@ impl ParsedBody {
         let Scalar::Quoted(kind) = kind else { return };
         match kind {
             b"message_stop" | b"response.completed" | b"response.incomplete" => self.done = true,
-            b"response.failed" => {
+            b"response.failed" | b"response.cancelled" => {
                 self.done = true;
-                self.failure.get_or_insert_default();
-            }
-            b"response.cancelled" => {
-                self.done = true;
-                self.record_cancel();
+                self.response_status(Scalar::Quoted(&kind[b"response.".len()..]));
             }
             b"response.output_item.done" => self.item.is_repeat = true,
             _ => {}
         }
     }
 
-    /// Takes the status of a reply of `/v1/responses`.
+    /// Takes the status of a reply of `/v1/responses`, or that of an event that ends a stream.
     fn response_status(&mut self, status: Scalar<'_>) {
         match status {
             Scalar::Quoted(b"queued" | b"in_progress") if self.is_reply => {
@@ -213,27 +207,23 @@ impl ParsedBody {
             Scalar::Quoted(b"failed") => {
                 self.failure.get_or_insert_default();
             }
-            Scalar::Quoted(b"cancelled") => self.record_cancel(),
+            Scalar::Quoted(b"cancelled") => {
+                self.failure.get_or_insert(Failure {
+                    is_abort: true,
+                    ..Failure::default()
+                });
+            }
             _ => {}
         }
     }
 
-    fn record_cancel(&mut self) {
-        self.failure.get_or_insert(Failure {
-            is_abort: true,
-            ..Failure::default()
-        });
-    }
-
     /// Ends the document: a message at its top is an error, unless a sequence stands beside it.
     fn record_flat_error(&mut self) {
-        match (
-            std::mem::take(&mut self.has_flat_error),
-            self.document_sequences.0,
-        ) {
-            (true, 0) => self.record_error(),
-            _ => self.error = Failure::default(),
+        if self.has_flat_error && self.document_sequences.0 == 0 {
+            self.record_error();
         }
+        self.has_flat_error = false;
+        self.error = Failure::default();
     }
 
     /// Records the error that has been read, unless one with a reason is known.

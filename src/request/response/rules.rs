@@ -1,8 +1,46 @@
-//! The rules by which responses are read: the JSON of each API; `meta_info.rs` has that of `meta_info`.
+//! The endpoints whose requests generate text and so get a row, and the rules by which their responses are read: the JSON of each API;
+//! `meta_info.rs` has that of `meta_info`.
 
-use crate::request::field::Field;
 use crate::request::meta_info::META_INFO;
-use crate::request::scan::rule::{Rule, elements, members, object, scalar, text};
+use crate::request::names::names;
+use crate::request::scan::rule::{Field, Rule, elements, members, object, scalar, text};
+
+names! {
+    path, from_path:
+    /// A generation endpoint of SGLang or of the OpenAI and Anthropic APIs it serves.
+    pub enum Endpoint {
+        /// `/generate`, SGLang's own.
+        Generate = "/generate",
+        /// `/v1/completions`.
+        Completions = "/v1/completions",
+        /// `/v1/chat/completions`.
+        Chat = "/v1/chat/completions",
+        /// `/v1/responses`.
+        Responses = "/v1/responses",
+        /// `/v1/messages`.
+        Messages = "/v1/messages",
+    }
+}
+
+impl Endpoint {
+    /// Returns the operation's name by OpenTelemetry's GenAI conventions.
+    pub const fn operation(self) -> &'static str {
+        match self {
+            Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => "chat",
+            Endpoint::Completions | Endpoint::Generate => "text_completion",
+        }
+    }
+
+    /// Returns the rule by which its responses are read.
+    pub(super) fn rule(self) -> &'static Rule {
+        match self {
+            Endpoint::Generate => &GENERATE,
+            Endpoint::Completions | Endpoint::Chat => &OPENAI,
+            Endpoint::Responses => &RESPONSES,
+            Endpoint::Messages => &MESSAGES,
+        }
+    }
+}
 
 /// An `error` member: an object with a message, or the message itself.
 const ERROR: Rule = Rule {
@@ -115,7 +153,7 @@ static OUTPUT: Rule = members(&[
 ///
 /// One event of a stream, or a reply: the few members that both have mean the same. Of an event's output item only the type is
 /// read, which says whether it is a call.
-pub static RESPONSES: Rule = object(
+static RESPONSES: Rule = object(
     Field::Item,
     &[
         ("delta", text(Field::Text)),
@@ -156,7 +194,7 @@ static BLOCKS: Rule = BLOCK;
 /// stream, after an error too. The API layer makes up the message's id: it is not the engine's.
 ///
 /// One event of a stream, or a reply: the few members that both have mean the same.
-pub static MESSAGES: Rule = object(
+static MESSAGES: Rule = object(
     Field::Item,
     &[
         ("type", scalar(Field::EventType)),
@@ -170,3 +208,15 @@ pub static MESSAGES: Rule = object(
         ("detail", scalar(Field::ErrorMessage)),
     ],
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_exact_paths_are_generation_requests() {
+        assert_eq!(Endpoint::from_path("/generate"), Some(Endpoint::Generate));
+        assert_eq!(Endpoint::from_path("/generate/"), None);
+        assert_eq!(Endpoint::from_path("/v1/models"), None);
+    }
+}

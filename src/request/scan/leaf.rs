@@ -2,9 +2,7 @@
 
 use memchr::{memchr2, memchr3};
 
-use super::{MAX_SCALAR_BYTES, Sink};
-use crate::request::field::Field;
-use crate::request::scalar::Scalar;
+use super::{Field, MAX_SCALAR_BYTES, Scalar, Sink};
 
 /// A value, and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

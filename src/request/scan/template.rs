@@ -12,8 +12,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::leaf::Leaf;
-use super::{Rule, Sink};
-use crate::request::field::Field;
+use super::{Field, Rule, Sink};
 
 /// The longest document that is kept, bytes.
 const MAX_BYTES: usize = 4096;

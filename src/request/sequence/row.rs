@@ -2,8 +2,7 @@
 
 use crate::request::columns::Row;
 use crate::request::engine_report::EngineReport;
-use crate::request::generation::Generation;
-use crate::request::meta_info::Member;
+use crate::request::meta_info::{Generation, Member};
 use crate::request::timeline::Moment;
 
 use super::{SequenceObserver, TimingSource};
@@ -25,7 +24,7 @@ impl SequenceObserver {
             }
             row.actual_prompt_tokens = report.prompt_tokens;
             report.put(row);
-            row.internal.first_write = first.response_sent().map(|sent| (sent, *read));
+            row.internal.first_write = first.epoch(Member::ResponseSent).map(|sent| (sent, *read));
         }
         let by_scheduler = first.is_some_and(|(first, _)| first.prefill_finished().is_some());
         // What never ran (a full queue, an abort in the queue) has hardly any field, in all versions.

@@ -14,7 +14,7 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
 use crate::clock::{Stamp, seconds};
 use crate::request::attempt;
-use crate::request::column;
+use crate::request::cell;
 use crate::request::{
     Attempt, COLUMNS, Column, ColumnId as Id, Endpoint, Moment, Outcome, Row, STAGES, Scope,
     Sending, Side, Stage,
@@ -309,14 +309,14 @@ fn columns(row: &Row, scope: Option<Scope>, attributes: &mut Vec<KeyValue>) {
     }
 }
 
-fn value(cell: column::Value<'_>) -> Option<Value> {
+fn value(cell: cell::Value<'_>) -> Option<Value> {
     Some(match cell {
-        column::Value::Empty => return None,
-        column::Value::Text(text) => Value::String(StringValue::from(text.into_owned())),
-        column::Value::Bool(bool) => Value::Bool(bool),
-        column::Value::Count(count) => Value::I64(i64::try_from(count).unwrap_or(i64::MAX)),
-        column::Value::Nanos(nanos) => Value::F64(seconds(nanos)),
-        column::Value::Time(stamp) => Value::F64(stamp.seconds()),
+        cell::Value::Empty => return None,
+        cell::Value::Text(text) => Value::String(StringValue::from(text.into_owned())),
+        cell::Value::Bool(bool) => Value::Bool(bool),
+        cell::Value::Count(count) => Value::I64(i64::try_from(count).unwrap_or(i64::MAX)),
+        cell::Value::Nanos(nanos) => Value::F64(seconds(nanos)),
+        cell::Value::Time(stamp) => Value::F64(stamp.seconds()),
     })
 }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use queuescope::clock::Stamp;
 use queuescope::engine::otlp;
 use queuescope::engine::report_store::{Candidate, ReportStore};
-use queuescope::request::column::Value as Cell;
+use queuescope::request::cell::Value as Cell;
 use queuescope::request::{ColumnId, End, Endpoint, EngineReport, Row};
 use serde_json::{Value, json};
 

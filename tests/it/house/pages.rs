@@ -2,7 +2,7 @@
 //! for each stage in all that users read: the two queues have no other name than those in `docs/METRICS.md`.
 
 use queuescope::clock::Stamp;
-use queuescope::request::column::Value;
+use queuescope::request::cell::Value;
 use queuescope::request::{
     COLUMNS, ClockOf, Column, End, Endpoint, Moment, Observer, Outcome, Row, STAGES, Side,
     StageSet, UNSEEN, Unit,

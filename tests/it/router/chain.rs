@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use queuescope::request::column::Value;
+use queuescope::request::cell::Value;
 use queuescope::request::row;
 use queuescope::request::{ColumnId, Period};
 use queuescope::sim::server::Sim;

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use queuescope::clock::Stamp;
-use queuescope::request::column::Value;
+use queuescope::request::cell::Value;
 use queuescope::request::{ColumnId, End, Endpoint, Observer, Row, Side};
 
 use super::recordings::Recording;

@@ -3,10 +3,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use crate::request::field::Field;
 use crate::request::response::rules;
-use crate::request::scalar::Scalar;
-use crate::request::scan::{Progress, Rule, Scanner, Sink};
+use crate::request::scan::{Field, Progress, Rule, Scalar, Scanner, Sink};
 
 /// The calls of a scan, as text. Of `meta_info`, the fields held when its parent closes.
 #[derive(Debug, Default, PartialEq)]
