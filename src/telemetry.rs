@@ -22,7 +22,6 @@ pub mod recorder;
 pub mod records_file;
 pub mod rotation;
 pub mod sink;
-pub mod upstreams;
 pub mod waits;
 
 /// Everything that a request's rows go to. Nothing of it waits, and nothing fails a request.

@@ -133,7 +133,7 @@ impl Upstreams {
                 Some(known) => known.clone(),
                 None => {
                     let upstream = Arc::new(Upstream::resolve(address, resolver)?);
-                    metrics.upstreams.add(upstream.counts.clone());
+                    metrics.show_upstream(&upstream.counts);
                     upstream
                 }
             };

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::telemetry::upstreams::UpstreamFigures;
+use crate::telemetry::prometheus::UpstreamFigures;
 
 use super::address::Address;
 use super::prefixes::Prefixes;
