@@ -10,10 +10,9 @@ use parking_lot::Mutex;
 
 use crate::clock::{Clock, Stamp};
 use crate::request::{MissingReason, Outcome, Row, TimingSource};
-use crate::telemetry::background_thread::BackgroundThread;
 use crate::telemetry::otlp::settings::Settings;
 use crate::telemetry::prometheus::Join;
-use crate::telemetry::queue::{Queue, Refused};
+use crate::telemetry::sink::{BackgroundThread, Queue, Refused};
 
 use self::forward::Forward;
 use self::join::{EndedRequest, is_cancelled};

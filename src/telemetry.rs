@@ -12,15 +12,11 @@ use self::recent::Recent;
 use self::sink::Sink;
 use self::waits::WaitLog;
 
-pub mod background_thread;
 pub mod family;
 pub mod otlp;
 pub mod prometheus;
-pub mod queue;
 pub mod recent;
 pub mod recorder;
-pub mod records_file;
-pub mod rotation;
 pub mod sink;
 pub mod waits;
 

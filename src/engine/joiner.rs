@@ -11,7 +11,7 @@ use crate::offset::OffsetTable;
 use crate::request::{MissingReason, Moment, Roles, Row, TimingSource, relate_engine};
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::{Join, Metrics};
-use crate::telemetry::queue::Queued;
+use crate::telemetry::sink::Queued;
 
 use super::join::{EndedRequest, MatchStrength};
 use super::join_table::{JoinTable, Joined};

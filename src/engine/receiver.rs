@@ -11,8 +11,8 @@ use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::telemetry::background_thread::BackgroundThread;
 use crate::telemetry::prometheus::{Batch, Metrics};
+use crate::telemetry::sink::BackgroundThread;
 
 use super::forward::Forward;
 use super::otlp;

@@ -31,9 +31,7 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::settings::UpstreamFlag;
 use crate::telemetry::otlp::{self, Traces};
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::recorder;
-use crate::telemetry::records_file::RecordsFile;
-use crate::telemetry::rotation::Rotation;
+use crate::telemetry::recorder::{self, RecordsFile, Rotation};
 use crate::telemetry::sink::Sink;
 use crate::upstream::{Address, Policy, Rules, Trust, Upstreams, system_resolver};
 

@@ -15,10 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::request::Rows;
 
-use super::background_thread::BackgroundThread;
 use super::prometheus::Metrics;
-use super::queue::{Queue, Queued};
-use super::sink::{Deliveries, Sink};
+use super::sink::{BackgroundThread, Deliveries, Queue, Queued, Sink};
 
 pub mod collector;
 pub mod exporter;
