@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::telemetry::otlp::collector::Collector;
+use crate::telemetry::otlp::exporter::Collector;
 use crate::telemetry::otlp::settings::Settings;
 use crate::telemetry::prometheus::{Dropped, Metrics};
 use crate::telemetry::sink::Deliveries;

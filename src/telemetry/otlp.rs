@@ -18,15 +18,12 @@ use crate::request::Rows;
 use super::prometheus::Metrics;
 use super::sink::{BackgroundThread, Deliveries, Queue, Queued, Sink};
 
-pub mod collector;
 pub mod exporter;
-pub mod sampling;
 pub mod settings;
 pub mod spans;
 
 use exporter::Exporter;
-use sampling::KeepReason;
-use settings::{Otlp, Settings};
+use settings::{KeepReason, Otlp, Settings};
 
 /// The handle of the exporting thread. Share it by reference.
 #[derive(Debug)]

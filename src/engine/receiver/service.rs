@@ -18,7 +18,7 @@ use tokio::sync::{Notify, SemaphorePermit, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::telemetry::otlp::collector::GRPC_PATH;
+use crate::telemetry::otlp::exporter::GRPC_PATH;
 use crate::telemetry::otlp::settings::{HTTP_PATH, Protocol};
 use crate::telemetry::prometheus::Batch;
 
