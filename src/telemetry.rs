@@ -102,6 +102,16 @@ impl Telemetry {
         }
     }
 
+    /// Returns the totals as a sentence, and why the last rows were lost, for the last line of the log.
+    pub fn totals(&self) -> String {
+        let total = self.metrics.totals();
+        let recorder = self.recorder.as_ref();
+        match recorder.and_then(|recorder| recorder.deliveries.last_error()) {
+            Some(error) => format!("{total}; last error: {error}"),
+            None => total,
+        }
+    }
+
     /// Counts the causes of the waits that can be judged by `now`. Takes milliseconds.
     pub fn count_waits(&self, now: Stamp) {
         self.waits.count(now, &self.metrics);

@@ -134,6 +134,11 @@ impl Traces {
         }
     }
 
+    /// Returns why the last traces were lost; `None` if none was, or if they only waited when the time was over.
+    pub fn last_error(&self) -> Option<String> {
+        self.sink.deliveries.last_error()
+    }
+
     /// Exports the queued traces, within a time limit, and ends the thread. Blocks.
     pub fn close(&self) {
         // First, so that what is left when the time is over can be counted.

@@ -194,7 +194,7 @@ impl Metrics {
             .unwrap_or_default()
     }
 
-    /// Returns the totals as a sentence, for the last line of the log.
+    /// Returns the totals as a sentence.
     pub fn totals(&self) -> String {
         let sum = |of: &Family<IntCounter>| of.sets().iter().map(|set| set.1.get()).sum::<u64>();
         format!(

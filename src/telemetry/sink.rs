@@ -36,6 +36,8 @@ pub struct Deliveries {
     lost: Family<IntCounter>,
     /// The number of items lost in the current series of losses.
     lost_now: AtomicU64,
+    /// Why the last ones were lost; empty if none was.
+    last_error: Mutex<String>,
 }
 
 /// The sending side of a queue bounded by the weight of what it holds: what does not fit is returned. Share it by reference.
@@ -97,6 +99,7 @@ impl Deliveries {
             sent,
             lost: lost.clone(),
             lost_now: AtomicU64::new(0),
+            last_error: Mutex::default(),
         })
     }
 
@@ -115,18 +118,32 @@ impl Deliveries {
     /// Counts items as lost.
     pub fn lost(&self, reason: Dropped, message: impl Display, count: usize) {
         self.lost.with(&[reason.name()]).inc_by(count as u64);
+        *self.last_error.lock() = message.to_string();
         if self.lost_now.fetch_add(count as u64, Ordering::Relaxed) == 0 {
             let Deliveries { what, target, .. } = self;
             log::warn!("{what}: {target}: {message}; what is lost is counted");
         }
     }
 
-    /// Counts items as lost that still wait when the process ends.
+    /// Returns why the last items were lost; `None` if none was, or if they only waited when the process ended.
+    pub fn last_error(&self) -> Option<String> {
+        Some(self.last_error.lock().clone()).filter(|error| !error.is_empty())
+    }
+
+    /// Counts items as lost that still wait when the process ends, and says what ended no series of losses.
     pub fn end(&self, left: usize) {
+        let Deliveries { what, target, .. } = self;
+        let lost = self.lost_now.load(Ordering::Relaxed);
+        if lost > 0 {
+            let error = self.last_error.lock();
+            log::warn!(
+                "{what}: {target} took no more until the end; {lost} were lost; last error: {error}"
+            );
+        }
         if left > 0 {
             let reason = Dropped::Shutdown.name();
             self.lost.with(&[reason]).inc_by(left as u64);
-            log::warn!("{}: {left} still waited at the end and are lost", self.what);
+            log::warn!("{what}: {left} still waited at the end and are lost");
         }
     }
 }

@@ -79,7 +79,11 @@ impl Spans {
         let lost: u64 = lost.iter().map(|(_, traces)| traces.get()).sum();
         (lost > 0).then(|| {
             let lost = count(lost, "request");
-            format!("the spans of {lost} did not get to {}", self.target)
+            let told = format!("the spans of {lost} did not get to {}", self.target);
+            match self.traces.last_error() {
+                Some(error) => format!("{told}; last error: {error}"),
+                None => told,
+            }
         })
     }
 }
