@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::client::tls;
-use crate::engine::keys::Traces;
+use crate::engine::Traces;
 use crate::secret::Secret;
 use crate::telemetry::otlp::settings::{InvalidSetting, Otlp, Settings};
 use crate::upstream::{Address, Trust};

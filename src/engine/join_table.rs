@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::Stamp;
-use crate::request::{EngineReport, TimingSource};
+use crate::offset::OffsetTable;
+use crate::request::{EngineReport, MissingReason, Moment, Row, TimingSource, relate_engine};
 
 use super::bounded_multimap::BoundedMultimap;
-use super::join::{EndedRequest, Match, is_random, join};
+use super::join::{EndedRequest, Match, MatchStrength, is_random, join};
 use super::otlp::EngineSpan;
 use super::report_store::{ENDED_MAX_AGE_NANOS, ReportStore};
 
@@ -45,6 +46,45 @@ impl Joined {
             matches: Vec::new(),
         }
     }
+
+    /// Returns the rows with their reports put in. The reports also bound the offset of the engine's clock.
+    pub fn into_rows(self, clocks: &mut OffsetTable) -> Vec<Row> {
+        let (request, mut matches) = (self.request, self.matches);
+        let mut rows = request.rows;
+        // The trace takes precedence over the log.
+        matches.sort_by_key(|of| of.candidate.report.source == TimingSource::Log);
+        for (row, index) in rows.iter_mut().zip(0..) {
+            let mut is_reported = false;
+            for of in matches.iter().filter(|of| of.row == index) {
+                of.candidate.report.put(row);
+                is_reported = true;
+            }
+            row.internal.missing_reason = match (is_reported, request.expected_source) {
+                (true, _) => (!has_server_times(row)).then_some(MissingReason::Incomplete),
+                (false, TimingSource::Log) => Some(MissingReason::NoLogLine),
+                (false, _) => Some(MissingReason::NoSpans),
+            };
+        }
+        if !matches.is_empty() {
+            // A report that may be of an earlier attempt at another server, or of another request with the same id, gives no bound.
+            let are_certain = matches.iter().all(|of| of.strength < MatchStrength::Alone);
+            relate_engine(&mut rows, clocks, are_certain);
+        }
+        if let [first, others @ ..] = &mut rows[..] {
+            for row in others {
+                row.prefill_host.clone_from(&first.prefill_host);
+                let worker = &first.internal.prefill_worker;
+                row.internal.prefill_worker.clone_from(worker);
+            }
+        }
+        rows
+    }
+}
+
+/// Whether a row has all that a root span and its stages report: the server's receipt, its queue time and its first token.
+fn has_server_times(row: &Row) -> bool {
+    let has = |moment| row.timeline.raw(moment).is_some();
+    has(Moment::ServerCreated) && row.pure_queue().is_some() && has(Moment::ServerFirstToken)
 }
 
 /// Items of the store for each waiting request: its spans and what they are found by.

@@ -8,7 +8,7 @@ use super::*;
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::engine::join::EndedRequest;
 use crate::engine::join_table::JoinTable;
-use crate::engine::joiner::{JoinOutput, Joiner};
+use crate::engine::{JoinOutput, Joiner};
 use crate::request::{Endpoint, Outcome, Row, Side};
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::Metrics;
