@@ -20,7 +20,7 @@ use crate::offset::OffsetTable;
 use crate::request::{MissingReason, Outcome, Roles, Row, TimingSource};
 use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::settings::{Protocol, Settings};
-use crate::telemetry::prometheus::{Join, Metrics};
+use crate::telemetry::prometheus::Join;
 use crate::telemetry::sink::{BackgroundThread, Queue, Queued, Refused};
 
 use self::forward::Forward;
@@ -97,8 +97,6 @@ pub struct JoinOutput {
     pub telemetry: Arc<Telemetry>,
     /// The offsets of other clocks.
     pub clocks: Arc<Mutex<OffsetTable>>,
-    /// The metrics.
-    pub metrics: Metrics,
     /// The servers' roles, as their root spans name them.
     pub roles: Arc<Mutex<Roles>>,
 }
@@ -189,7 +187,7 @@ impl Engine {
             next_read: Stamp::EPOCH,
             end: None,
         };
-        let metrics = &output.metrics;
+        let metrics = &output.telemetry.metrics;
         let receiver = socket.map(|socket| {
             let queue_bytes = keys.traces.queue_bytes.get();
             let forward = forward.map(|to| Forward::new(&to, queue_bytes, metrics));
@@ -298,7 +296,7 @@ impl Joiner {
             for source in self.table.forget(now) {
                 self.output.count(source, Join::NoRow, 1);
             }
-            let waiting = self.output.metrics.engine_waiting.with(&[]);
+            let waiting = self.output.telemetry.metrics.engine_waiting.with(&[]);
             waiting.set(self.table.waiting() as i64);
             std::thread::sleep(PAUSE);
         }
@@ -308,6 +306,11 @@ impl Joiner {
             self.handle(message, self.clock.now());
         }
         self.read_logs(self.clock.now());
+        // Limited, as a log may grow as fast as it is read.
+        let until = self.clock.now().plus_nanos(LAST_WAIT_NANOS);
+        while self.logs.as_ref().is_some_and(|logs| logs.is_behind) && self.clock.now() < until {
+            self.read_logs(self.clock.now());
+        }
         self.record_ready(Stamp::MAX);
     }
 
@@ -345,8 +348,11 @@ impl Joiner {
 
     fn read_logs(&mut self, now: Stamp) {
         let Some(logs) = &mut self.logs else { return };
-        self.next_read = now.plus_nanos(LOG_PERIOD_NANOS);
         let lines = logs.poll().into_iter();
+        self.next_read = match logs.is_behind {
+            true => now,
+            false => now.plus_nanos(LOG_PERIOD_NANOS),
+        };
         let late = lines.map(|line| self.table.add_log_line(line, now));
         let late = late.filter(|is_late| *is_late).count();
         self.output.count(TimingSource::Log, Join::Late, late);
@@ -366,10 +372,8 @@ impl Joiner {
 
 impl JoinOutput {
     fn count(&self, source: TimingSource, outcome: Join, count: usize) {
-        let joins = self
-            .metrics
-            .engine_joins
-            .with(&[source.name(), outcome.name()]);
+        let joins = &self.telemetry.metrics.engine_joins;
+        let joins = joins.with(&[source.name(), outcome.name()]);
         joins.inc_by(count as u64);
     }
 

@@ -24,7 +24,8 @@ pub mod waits;
 #[derive(Debug)]
 pub struct Telemetry {
     recorder: Option<Sink<Rows>>,
-    metrics: Metrics,
+    /// What requests are counted in.
+    pub metrics: Metrics,
     counted_side: Side,
     clock: Clock,
     /// The requests and figures that the live page shows.

@@ -283,7 +283,6 @@ pub(super) fn shared(
     let output = JoinOutput {
         telemetry: telemetry.clone(),
         clocks: clocks.clone(),
-        metrics: metrics.clone(),
         roles: roles.clone(),
     };
     let socket = |bound: &ListenSocket| bound.socket.as_fd().try_clone_to_owned();
