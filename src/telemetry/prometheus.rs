@@ -243,15 +243,12 @@ impl Metrics {
     }
 
     /// Returns the number of attempts in flight, with worker and phase.
-    pub fn in_flight_by_worker(&self) -> Vec<(String, String, i64)> {
+    pub fn in_flight_by_worker(&self) -> impl Iterator<Item = (String, String, i64)> {
         let sets = self.worker_in_flight.sets().into_iter();
-        let of_set = |(values, gauge): (Vec<String>, IntGauge)| {
+        sets.filter_map(|(values, gauge)| {
             let [worker, phase] = values.try_into().ok()?;
             Some((worker, phase, gauge.get()))
-        };
-        let mut all: Vec<_> = sets.filter_map(of_set).collect();
-        all.sort();
-        all
+        })
     }
 
     /// Shows an upstream, until no sender uses it any more.
