@@ -81,13 +81,12 @@ impl Telemetry {
     /// Records the rows of an ended request.
     pub fn record(&self, rows: Vec<Row>) {
         let rows = Rows::from(Row::ended(rows));
-        let first = rows.first();
-        let is_counted = first.is_some_and(|row| row.side() == self.counted_side);
+        let Some(first) = rows.first() else { return };
+        let is_counted = first.side() == self.counted_side;
         let counted = is_counted.then(|| CountedRequest::of(&rows));
         if let Some(counted) = &counted {
             self.metrics.request_ended(counted);
-            let end = first.and_then(|row| row.timeline.on_own_clock(Moment::End));
-            if let Some(end) = end {
+            if let Some(end) = first.timeline.on_own_clock(Moment::End) {
                 let now = self.clock.now();
                 self.waits.record(&rows, end, now, &self.metrics);
             }

@@ -58,9 +58,9 @@ pub struct ExportError {
     /// The message for the log.
     pub message: String,
     /// The HTTP status of the response, if any; for gRPC the nearest one.
-    pub status: Option<StatusCode>,
+    status: Option<StatusCode>,
     /// The response's `Retry-After`.
-    pub retry_after: Option<HeaderValue>,
+    retry_after: Option<HeaderValue>,
 }
 
 /// The maximum length of an error message, characters: it may quote the collector.
