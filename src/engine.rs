@@ -24,8 +24,7 @@ use crate::telemetry::prometheus::Join;
 use crate::telemetry::sink::{BackgroundThread, Queue, Queued, Refused};
 
 use self::forward::Forward;
-use self::join::{EndedRequest, is_cancelled};
-use self::join_table::JoinTable;
+use self::join::{EndedRequest, JoinTable, is_cancelled};
 use self::otlp::EngineSpan;
 use self::receiver::{LIMITS, Receiver};
 use self::request_log::LogFolder;
@@ -33,7 +32,6 @@ use self::request_log::LogFolder;
 mod bounded_multimap;
 pub mod forward;
 pub mod join;
-pub mod join_table;
 pub mod otlp;
 pub mod receiver;
 pub mod report_store;

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clock::{Clock, NANOS, Stamp};
-use crate::engine::join::EndedRequest;
-use crate::engine::join_table::JoinTable;
+use crate::engine::join::{EndedRequest, JoinTable};
 use crate::engine::{JoinOutput, Joiner};
 use crate::request::{Endpoint, Outcome, Row, Side};
 use crate::telemetry::Telemetry;
