@@ -46,7 +46,7 @@ pub struct Receiver {
 /// Reads messages and passes their spans on.
 struct Reader {
     sink: Sink,
-    forward: Option<Forward>,
+    forward: Option<Arc<Forward>>,
     metrics: Metrics,
     /// A permit for each byte of body that may be held.
     room: Semaphore,
@@ -135,7 +135,7 @@ impl Receiver {
         };
         let reader = Reader {
             sink,
-            forward,
+            forward: forward.map(Arc::new),
             metrics,
             room: Semaphore::new(MAX_HELD_BYTES),
             left_out_logged: Once::new(),
@@ -196,8 +196,7 @@ async fn serve(
     if tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await.is_err() {
         connections.shutdown().await;
     }
-    let reader = Arc::into_inner(reader);
-    if let Some(forward) = reader.and_then(|reader| reader.forward) {
+    if let Some(forward) = &reader.forward {
         forward.finish().await;
     }
 }

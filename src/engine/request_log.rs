@@ -85,9 +85,14 @@ impl LogFolder {
         let inodes: HashSet<u64> = listed.iter().map(DirEntryExt::ino).collect();
         logs.retain(|inode, _| inodes.contains(inode));
         for (index, entry) in listed.iter().enumerate() {
-            let log = logs.entry(entry.ino()).or_insert_with(|| match is_first {
-                true => Followed::from_end(&entry.path()),
-                false => Followed::default(),
+            let log = logs.entry(entry.ino()).or_insert_with(|| {
+                let found = std::fs::metadata(entry.path()).ok().filter(|_| is_first);
+                // If a line has been begun there, its rest is no JSON object, or one without an id.
+                let end = found.map_or(0, |file| file.len());
+                Followed {
+                    next_line: end,
+                    end,
+                }
             });
             if index < MAX_FILES {
                 match log.read(&entry.path(), &mut reports) {
@@ -102,15 +107,6 @@ impl LogFolder {
 }
 
 impl Followed {
-    /// If a line has been begun there, its rest is no JSON object, or one without an id.
-    fn from_end(path: &Path) -> Followed {
-        let end = std::fs::metadata(path).map_or(0, |file| file.len());
-        Followed {
-            next_line: end,
-            end,
-        }
-    }
-
     /// Reads the lines that have been written. Adds the report of each. Returns whether these were all.
     fn read(&mut self, path: &Path, reports: &mut Vec<EngineReport>) -> io::Result<bool> {
         let found = std::fs::metadata(path)?;

@@ -130,20 +130,20 @@ impl Deliveries {
         Some(self.last_error.lock().clone()).filter(|error| !error.is_empty())
     }
 
-    /// Counts items as lost that still wait when the process ends, and says what ended no series of losses.
+    /// Counts items as lost that still wait when the process ends. If others were lost just before, says why.
     pub fn end(&self, left: usize) {
-        let Deliveries { what, target, .. } = self;
-        let lost = self.lost_now.load(Ordering::Relaxed);
-        if lost > 0 {
-            let error = self.last_error.lock();
-            log::warn!(
-                "{what}: {target} took no more until the end; {lost} were lost; last error: {error}"
-            );
-        }
         if left > 0 {
             let reason = Dropped::Shutdown.name();
             self.lost.with(&[reason]).inc_by(left as u64);
-            log::warn!("{what}: {left} still waited at the end and are lost");
+            let before = match self.lost_now.load(Ordering::Relaxed) {
+                0 => String::new(),
+                lost => format!(
+                    "; {lost} were lost before; last error: {}",
+                    self.last_error.lock()
+                ),
+            };
+            let what = self.what;
+            log::warn!("{what}: {left} still waited at the end and are lost{before}");
         }
     }
 }

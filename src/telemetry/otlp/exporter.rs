@@ -21,7 +21,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
 use parking_lot::Mutex;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::telemetry::prometheus::Dropped;
 use crate::trust::Roots;
@@ -140,7 +140,14 @@ impl Collector {
     /// # Errors
     /// TLS cannot be set up.
     pub fn new(settings: &Settings) -> io::Result<Collector> {
-        let tls = tls(settings.roots.as_ref()).map_err(io::Error::other)?;
+        // Without roots the collector is reached without TLS.
+        let roots = settings.roots.as_ref();
+        let roots = roots.map_or_else(RootCertStore::empty, Roots::store);
+        let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls)
             .https_or_http();
@@ -250,16 +257,6 @@ impl ExportError {
             retry_after: None,
         }
     }
-}
-
-/// Returns the TLS configuration. `roots` sign the collector's certificate; `None` if it is reached without TLS.
-fn tls(roots: Option<&Roots>) -> Result<ClientConfig, rustls::Error> {
-    let roots = roots.map_or_else(RootCertStore::empty, Roots::store);
-    let provider = Arc::new(ring::default_provider());
-    Ok(ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth())
 }
 
 /// Returns the messages of an error and of its causes.
