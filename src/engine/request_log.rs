@@ -64,6 +64,7 @@ impl LogFolder {
 
     /// Reads the lines written since the last call. Returns each line's report.
     pub fn poll(&mut self) -> Vec<EngineReport> {
+        self.is_behind = false;
         let mut reports = Vec::new();
         let listed = match entries(&self.path) {
             Ok(listed) => listed,
@@ -79,7 +80,6 @@ impl LogFolder {
                 }
             }
         };
-        self.is_behind = false;
         let is_first = self.logs.is_none();
         let logs = self.logs.get_or_insert_default();
         let inodes: HashSet<u64> = listed.iter().map(DirEntryExt::ino).collect();
