@@ -294,8 +294,6 @@ impl Joiner {
             for source in self.table.forget(now) {
                 self.output.count(source, Join::NoRow, 1);
             }
-            let waiting = self.output.telemetry.metrics.engine_waiting.with(&[]);
-            waiting.set(self.table.waiting() as i64);
             std::thread::sleep(PAUSE);
         }
         // Whatever is refused from here on is recorded without a report.
@@ -357,7 +355,11 @@ impl Joiner {
     }
 
     fn record_ready(&mut self, now: Stamp) {
-        for joined in self.table.take_ready(now) {
+        let ready = self.table.take_ready(now);
+        // Who sees a row finds it no longer counted here.
+        let waiting = self.output.telemetry.metrics.engine_waiting.with(&[]);
+        waiting.set(self.table.waiting() as i64);
+        for joined in ready {
             for of in &joined.matches {
                 self.output
                     .count(of.candidate.report.source, Join::Joined, 1);
