@@ -1,39 +1,81 @@
 //! Joins rows with what engines report of their requests outside of the responses: in traces and request logs.
 //!
 //! When a request has ended, its rows wait here for a limited time. The reports of its server are put into the rows, which
-//! then go where all rows go. No request waits.
+//! then go where all rows go, at the request's deadline at the latest. No request waits.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::mpsc::UnboundedReceiver;
+use toml::Value;
+use toml::de::Error;
 
-use crate::clock::{Clock, Stamp};
-use crate::request::{MissingReason, Outcome, Row, TimingSource};
-use crate::telemetry::background_thread::BackgroundThread;
-use crate::telemetry::otlp::settings::Settings;
+use crate::clock::{Clock, NANOS, Stamp};
+use crate::keys::keys;
+use crate::keys::values::{self, Seconds, Whole};
+use crate::offset::OffsetTable;
+use crate::request::{MissingReason, Outcome, Roles, Row, TimingSource};
+use crate::telemetry::Telemetry;
+use crate::telemetry::otlp::settings::{Protocol, Settings};
 use crate::telemetry::prometheus::Join;
-use crate::telemetry::queue::{Queue, Refused};
+use crate::telemetry::sink::{BackgroundThread, Queue, Queued, Refused};
 
 use self::forward::Forward;
-use self::join::{EndedRequest, is_cancelled};
-use self::join_table::JoinTable;
-use self::joiner::{JoinOutput, Joiner, Message};
-use self::keys::Keys;
+use self::join::{EndedRequest, JoinTable, is_cancelled};
 use self::otlp::EngineSpan;
 use self::receiver::{LIMITS, Receiver};
 use self::request_log::LogFolder;
 
-pub mod bounded_multimap;
+mod bounded_multimap;
 pub mod forward;
 pub mod join;
-pub mod join_table;
-pub mod joiner;
-pub mod keys;
 pub mod otlp;
 pub mod receiver;
 pub mod report_store;
 pub mod request_log;
+
+keys! {
+/// What servers report of a request outside of its response: times in their queue, also of streamed chat, which carries none
+/// (docs/ENGINE.md). Where one of the two sections below is given, a request's rows wait for that after its end, and are then
+/// written with what has come. Requests themselves do not wait. Changed keys take effect at a restart.
+Keys {
+    /// How long rows wait.
+    wait_s: Seconds<0> = Seconds::of::<2>(), Restart;
+    /// How long they wait where the client has left, which a server may notice seconds later.
+    wait_abort_s: Seconds<0> = Seconds::of::<5>(), Restart;
+    /// Requests whose rows may wait, a few KB each, and sequences whose spans or log lines came before their request ended.
+    /// Beyond it rows are written at once.
+    most_waiting: Whole<1, 1_048_576> = Whole::of::<16_384>(), Restart;
+} and {
+    /// The servers' traces: `[engine.traces]` in the file.
+    traces: Traces = "engine.traces", Restart;
+    /// The servers' request logs: `[engine.logs]` in the file.
+    logs: Logs = "engine.logs", Restart;
+}}
+
+keys! {
+/// Servers' spans, by OTLP over gRPC or HTTP. Servers are started with --enable-trace --otlp-traces-endpoint IP:PORT.
+Traces {
+    /// Where servers send their spans, IP:PORT. Whoever reaches it can tell us times of requests: not for the world.
+    listen: Option<SocketAddr> as listen = None, Restart "--engine-traces IP:PORT" like "127.0.0.1:4327";
+    /// The collector that gets all of them unchanged: an endpoint as in [telemetry.otlp], or "none". By default that of
+    /// [telemetry.otlp], with its headers; a collector that is given here gets no headers.
+    forward_to: Option<String> = None, Restart like "http://127.0.0.1:4317";
+    /// How they are sent to `forward_to`: "grpc" or "http/protobuf". By default grpc to port 4317, else http/protobuf.
+    forward_protocol: Option<Protocol> = None, Restart like "grpc";
+    /// Bytes of spans that may wait for `forward_to`; further ones are lost and counted.
+    queue_bytes: Whole<65_536, 4_294_967_296> as values::bytes = Whole::of::<33_554_432>(), Restart;
+}}
+
+keys! {
+/// Servers' request logs, where they are on this disk: sglang-request-metrics-*.log.
+Logs {
+    /// The folder of servers' request logs, on this disk: that of their --export-metrics-to-file-dir.
+    path: Option<PathBuf> = None, Restart "--engine-logs DIR" like "/var/log/sglang";
+}}
 
 /// The join of rows with engine reports. Share it by reference.
 #[derive(Debug)]
@@ -46,8 +88,68 @@ pub struct Engine {
     thread: BackgroundThread,
 }
 
+/// Where rows go, and what they need on the way.
+#[derive(Clone, Debug)]
+pub struct JoinOutput {
+    /// Records the rows.
+    pub telemetry: Arc<Telemetry>,
+    /// The offsets of other clocks.
+    pub clocks: Arc<Mutex<OffsetTable>>,
+    /// The servers' roles, as their root spans name them.
+    pub roles: Arc<Mutex<Roles>>,
+}
+
+/// A message to the joining thread.
+#[derive(Debug)]
+enum Message {
+    /// An ended request.
+    Ended(EndedRequest),
+    /// Received spans.
+    Spans(Vec<EngineSpan>),
+    /// No further request follows; reports of the last ones may.
+    Last,
+}
+
+/// The state of the joining thread.
+#[derive(Debug)]
+struct Joiner {
+    /// What comes in.
+    inbox: UnboundedReceiver<Queued<Message>>,
+    /// Where rows go.
+    output: JoinOutput,
+    /// This process's clock.
+    clock: Clock,
+    /// The requests that wait, and reports.
+    table: JoinTable,
+    /// The servers' request logs, if they are read.
+    logs: Option<LogFolder>,
+    /// When the logs are to be read again.
+    next_read: Stamp,
+    /// After [`Message::Last`]: when the thread ends even if requests still wait.
+    end: Option<Stamp>,
+}
+
 /// Spans that may wait, beside requests, for the joining thread, which takes all of them every few milliseconds.
 const MAX_QUEUED_SPANS: usize = 262_144;
+/// The maximum number of messages handled at once.
+const MAX_BATCH: usize = 16_384;
+/// The pause between two batches: each looks for the reports of all that wait.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How often the folder of the logs is listed and they are read. It may hold a year of hourly files.
+const LOG_PERIOD_NANOS: i64 = NANOS / 4;
+/// How long the last requests may wait at the end of the process.
+const LAST_WAIT_NANOS: i64 = 2 * NANOS;
+
+impl Keys {
+    /// Whether any source of engine reports is on.
+    pub fn is_on(&self) -> bool {
+        self.traces.listen.is_some() || self.logs.path.is_some()
+    }
+}
+
+fn listen(value: Value) -> Result<Option<SocketAddr>, Error> {
+    values::listen_address(value).map(Some)
+}
 
 impl Engine {
     /// Starts to receive spans at `socket`, to read logs, and to join. `forward`: the collector that gets all spans too.
@@ -66,13 +168,12 @@ impl Engine {
         let queue = Arc::new(queue);
         // Finds the ends of the logs now: the thread may begin later.
         let logs = keys.logs.path.clone().map(LogFolder::from_now);
-        let joins = output.metrics.engine_joins.clone();
         // Shown from the start.
         let of_traces = socket.is_some().then_some(TimingSource::Trace);
         let of_logs = logs.is_some().then_some(TimingSource::Log);
         for source in of_traces.into_iter().chain(of_logs) {
             for outcome in Join::ALL {
-                joins.with(&[source.name(), outcome.name()]);
+                output.count(source, outcome, 0);
             }
         }
         let joiner = Joiner {
@@ -84,25 +185,23 @@ impl Engine {
             next_read: Stamp::EPOCH,
             end: None,
         };
-        let metrics = &output.metrics;
+        let metrics = &output.telemetry.metrics;
         let receiver = socket.map(|socket| {
             let queue_bytes = keys.traces.queue_bytes.get();
             let forward = forward.map(|to| Forward::new(&to, queue_bytes, metrics));
+            let (queue, output) = (queue.clone(), output.clone());
             // Returns whether there was room. After the end of the joining thread none is needed.
-            let queue = queue.clone();
             let sink = move |spans: Vec<EngineSpan>| {
                 let count = spans.len();
                 let pushed = queue.push(Message::Spans(spans), count);
                 let is_full = pushed.is_err_and(|(_, reason)| reason == Refused::Full);
                 if is_full {
-                    joins
-                        .with(&[TimingSource::Trace.name(), Join::NoRoom.name()])
-                        .inc();
+                    output.count(TimingSource::Trace, Join::NoRoom, 1);
                 }
                 !is_full
             };
-            let (forward, limits) = (forward.transpose()?, LIMITS);
-            Receiver::start(socket, forward, limits, Box::new(sink), metrics.clone())
+            let (forward, sink) = (forward.transpose()?, Box::new(sink));
+            Receiver::start(socket, forward, LIMITS, sink, metrics.clone())
         });
         let receiver = receiver.transpose()?;
         Ok(Engine {
@@ -176,5 +275,113 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+impl Joiner {
+    /// Joins until the last request has been recorded.
+    fn run(mut self) {
+        while self
+            .end
+            .is_none_or(|end| self.table.waiting() > 0 && self.clock.now() < end)
+        {
+            self.receive();
+            let now = self.clock.now();
+            if now >= self.next_read {
+                self.read_logs(now);
+            }
+            self.record_ready(now);
+            for source in self.table.forget(now) {
+                self.output.count(source, Join::NoRow, 1);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        // Whatever is refused from here on is recorded without a report.
+        self.inbox.close();
+        while let Ok((message, _)) = self.inbox.try_recv() {
+            self.handle(message, self.clock.now());
+        }
+        self.read_logs(self.clock.now());
+        // Limited, as a log may grow as fast as it is read.
+        let until = self.clock.now().plus_nanos(LAST_WAIT_NANOS);
+        while self.logs.as_ref().is_some_and(|logs| logs.is_behind) && self.clock.now() < until {
+            self.read_logs(self.clock.now());
+        }
+        self.record_ready(Stamp::MAX);
+    }
+
+    /// Handles the messages that have arrived. Blocks until there is one if no request waits and no logs are read.
+    fn receive(&mut self) {
+        let is_idle = self.table.waiting() == 0 && self.logs.is_none();
+        for index in 0..MAX_BATCH {
+            let next = match index == 0 && is_idle {
+                true => self.inbox.blocking_recv(),
+                false => self.inbox.try_recv().ok(),
+            };
+            let Some((message, _room)) = next else { break };
+            self.handle(message, self.clock.now());
+        }
+    }
+
+    fn handle(&mut self, message: Message, now: Stamp) {
+        match message {
+            Message::Ended(ended) => {
+                if let Err(ended) = self.table.add_request(ended) {
+                    let reason = MissingReason::NoRoom;
+                    self.output.record_without_report(ended.rows, reason);
+                }
+            }
+            Message::Last => self.end = Some(now.plus_nanos(LAST_WAIT_NANOS)),
+            Message::Spans(spans) => {
+                let roots = spans.iter().filter_map(EngineSpan::root_of_pair);
+                roots.for_each(|(above, role)| self.output.roles.lock().resolve_role(above, role));
+                let late = spans.into_iter().map(|span| self.table.add_span(span, now));
+                let late = late.filter(|is_late| *is_late).count();
+                self.output.count(TimingSource::Trace, Join::Late, late);
+            }
+        }
+    }
+
+    fn read_logs(&mut self, now: Stamp) {
+        let Some(logs) = &mut self.logs else { return };
+        let lines = logs.poll().into_iter();
+        self.next_read = match logs.is_behind {
+            true => now,
+            false => now.plus_nanos(LOG_PERIOD_NANOS),
+        };
+        let late = lines.map(|line| self.table.add_log_line(line, now));
+        let late = late.filter(|is_late| *is_late).count();
+        self.output.count(TimingSource::Log, Join::Late, late);
+    }
+
+    fn record_ready(&mut self, now: Stamp) {
+        let ready = self.table.take_ready(now);
+        // Who sees a row finds it no longer counted here.
+        let waiting = self.output.telemetry.metrics.engine_waiting.with(&[]);
+        waiting.set(self.table.waiting() as i64);
+        for joined in ready {
+            for of in &joined.matches {
+                self.output
+                    .count(of.candidate.report.source, Join::Joined, 1);
+            }
+            let rows = joined.into_rows(&mut self.output.clocks.lock());
+            self.output.telemetry.record(rows);
+        }
+    }
+}
+
+impl JoinOutput {
+    fn count(&self, source: TimingSource, outcome: Join, count: usize) {
+        let joins = &self.telemetry.metrics.engine_joins;
+        let joins = joins.with(&[source.name(), outcome.name()]);
+        joins.inc_by(count as u64);
+    }
+
+    /// Records a request that has no engine report.
+    fn record_without_report(&self, mut rows: Vec<Row>, reason: MissingReason) {
+        for row in &mut rows {
+            row.internal.missing_reason = Some(reason);
+        }
+        self.telemetry.record(rows);
     }
 }

@@ -12,24 +12,20 @@ use self::recent::Recent;
 use self::sink::Sink;
 use self::waits::WaitLog;
 
-pub mod background_thread;
 pub mod family;
 pub mod otlp;
 pub mod prometheus;
-pub mod queue;
 pub mod recent;
 pub mod recorder;
-pub mod records_file;
-pub mod rotation;
 pub mod sink;
-pub mod upstreams;
 pub mod waits;
 
 /// Everything that a request's rows go to. Nothing of it waits, and nothing fails a request.
 #[derive(Debug)]
 pub struct Telemetry {
     recorder: Option<Sink<Rows>>,
-    metrics: Metrics,
+    /// What requests are counted in.
+    pub metrics: Metrics,
     counted_side: Side,
     clock: Clock,
     /// The requests and figures that the live page shows.
@@ -85,13 +81,12 @@ impl Telemetry {
     /// Records the rows of an ended request.
     pub fn record(&self, rows: Vec<Row>) {
         let rows = Rows::from(Row::ended(rows));
-        let first = rows.first();
-        let is_counted = first.is_some_and(|row| row.timeline.side() == self.counted_side);
+        let Some(first) = rows.first() else { return };
+        let is_counted = first.timeline.side() == self.counted_side;
         let counted = is_counted.then(|| CountedRequest::of(&rows));
         if let Some(counted) = &counted {
             self.metrics.request_ended(counted);
-            let end = first.and_then(|row| row.timeline.on_own_clock(Moment::End));
-            if let Some(end) = end {
+            if let Some(end) = first.timeline.on_own_clock(Moment::End) {
                 let now = self.clock.now();
                 self.waits.record(&rows, end, now, &self.metrics);
             }
@@ -104,6 +99,16 @@ impl Telemetry {
         if let Some(recorder) = &self.recorder {
             let count = rows.len();
             recorder.push(rows, 1, count);
+        }
+    }
+
+    /// Returns the totals as a sentence, and why the last rows were lost, for the last line of the log.
+    pub fn totals(&self) -> String {
+        let total = self.metrics.totals();
+        let recorder = self.recorder.as_ref();
+        match recorder.and_then(|recorder| recorder.deliveries.last_error()) {
+            Some(error) => format!("{total}; last error: {error}"),
+            None => total,
         }
     }
 

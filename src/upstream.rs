@@ -23,8 +23,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::client::socket::limit_unsent;
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
+use crate::telemetry::prometheus::UpstreamFigures;
 use crate::telemetry::prometheus::{ChosenBy, Metrics};
-use crate::telemetry::upstreams::UpstreamFigures;
 use crate::trust::Roots;
 
 pub mod address;
@@ -170,7 +170,7 @@ impl Upstreams {
                 Some(known) => known.clone(),
                 None => {
                     let upstream = Arc::new(Upstream::resolve(address, resolver)?);
-                    metrics.upstreams.add(upstream.counts.clone());
+                    metrics.show_upstream(&upstream.counts);
                     upstream
                 }
             };

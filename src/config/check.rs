@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::client::listener::load_tls;
-use crate::engine::keys::Traces;
+use crate::engine::Traces;
 use crate::secret::Secret;
 use crate::telemetry::otlp::settings::{InvalidSetting, Otlp, Settings};
 use crate::upstream::{Address, Trust};
@@ -245,26 +245,18 @@ fn secret(
     or_default(found, if file.is_some() { &file_key } else { key }, secret)
 }
 
-/// Returns the settings of the export of traces, which also depend on environment variables. The rest is tried without a wrong file of
-/// headers, too, so that all problems are found.
+/// Returns the settings of the export of traces, which also depend on environment variables.
 fn exporting(given: &Otlp, found: &mut Problems) -> Option<Settings> {
     let resolved = Settings::resolve(given, "queuescope", &|name| std::env::var(name).ok());
-    let InvalidSetting { name, problem } = match resolved {
-        Ok(settings) => return settings,
-        Err(invalid) => invalid,
-    };
-    let rest = Otlp {
-        headers_file: None,
-        ..given.clone()
-    };
-    match &*name {
-        name if name.starts_with("OTEL_") => push(found, name, problem),
-        name => push(found, format!("telemetry.otlp: {name}"), problem),
-    }
-    if name == "headers_file" {
-        exporting(&rest, found);
-    }
-    None
+    resolved.unwrap_or_else(|all| {
+        for InvalidSetting { name, problem } in all {
+            match name.starts_with("OTEL_") {
+                true => push(found, name, problem),
+                false => push(found, format!("telemetry.otlp: {name}"), problem),
+            }
+        }
+        None
+    })
 }
 
 /// Returns the collector to which servers' spans are forwarded: that of `forward_to`, or `own`, that of our traces.
@@ -284,5 +276,9 @@ fn forward(traces: &Traces, own: &Option<Settings>) -> Result<Option<Settings>, 
         protocol: traces.forward_protocol,
         ..Otlp::default()
     };
-    Settings::resolve(&given, "queuescope", &|_| None).map_err(|invalid| invalid.problem)
+    let resolved = Settings::resolve(&given, "queuescope", &|_| None);
+    resolved.map_err(|all| {
+        let problems: Vec<String> = all.into_iter().map(|invalid| invalid.problem).collect();
+        problems.join("; ")
+    })
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use toml::Value;
 
 use crate::client::limits::Limits;
-use crate::engine::keys::Keys as Engine;
+use crate::engine::Keys as Engine;
 use crate::keys::values::{self, Seconds, Whole};
 use crate::keys::{Section, keys};
 use crate::request::csv::Base;

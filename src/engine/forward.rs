@@ -12,29 +12,23 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::telemetry::otlp::collector::Collector;
+use crate::telemetry::otlp::exporter::Collector;
 use crate::telemetry::otlp::settings::Settings;
 use crate::telemetry::prometheus::{Dropped, Metrics};
 use crate::telemetry::sink::Deliveries;
 
-/// Forwards messages to a collector, within a Tokio runtime.
+/// Forwards messages to a collector, within a Tokio runtime. The tasks that send them share it.
 #[derive(Debug)]
 pub struct Forward {
-    sender: Sender,
+    collector: Collector,
     /// A permit for each byte that may wait.
     room: Arc<Semaphore>,
     capacity: u32,
-}
-
-/// What the tasks that send messages share.
-#[derive(Clone, Debug)]
-struct Sender {
-    collector: Collector,
     /// Limits the messages being sent.
-    slots: Arc<Semaphore>,
-    closing: CancellationToken,
+    slots: Semaphore,
     /// Messages that wait or are being sent.
-    pending: Arc<AtomicUsize>,
+    pending: AtomicUsize,
+    closing: CancellationToken,
     deliveries: Arc<Deliveries>,
 }
 
@@ -57,46 +51,42 @@ impl Forward {
         let sent = lost.with(&["sent"]);
         let capacity = u32::try_from(queue_bytes).unwrap_or(u32::MAX);
         Ok(Forward {
-            sender: Sender {
-                collector: Collector::new(settings)?,
-                slots: Arc::new(Semaphore::new(MAX_CONCURRENT)),
-                closing: CancellationToken::new(),
-                pending: Arc::default(),
-                deliveries: Deliveries::new("engine traces", settings.target(), sent, lost),
-            },
+            collector: Collector::new(settings)?,
             room: Arc::new(Semaphore::new(capacity as usize)),
             capacity,
+            slots: Semaphore::new(MAX_CONCURRENT),
+            pending: AtomicUsize::new(0),
+            closing: CancellationToken::new(),
+            deliveries: Deliveries::new("engine traces", settings.target(), sent, lost),
         })
     }
 
     /// Enqueues a message; one that is longer than the whole queue may wait alone. Never waits.
-    pub fn push(&self, message: Bytes) {
+    pub fn push(self: &Arc<Forward>, message: Bytes) {
         let weight = u32::try_from(message.len().max(MIN_WEIGHT)).unwrap_or(u32::MAX);
         let room = self.room.clone();
         let Ok(permit) = room.try_acquire_many_owned(weight.min(self.capacity)) else {
             let message = "too much waits for it";
-            return self.sender.deliveries.lost(Dropped::QueueFull, message, 1);
+            return self.deliveries.lost(Dropped::QueueFull, message, 1);
         };
-        let sender = self.sender.clone();
-        sender.pending.fetch_add(1, Ordering::Relaxed);
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        let forward = self.clone();
         tokio::spawn(async move {
-            sender.send(message).await;
+            forward.send(message).await;
             drop(permit);
         });
     }
 
     /// Sends the waiting messages, within a time limit.
-    pub async fn finish(self) {
-        self.sender.closing.cancel();
+    pub async fn finish(&self) {
+        self.closing.cancel();
         let all = self.room.acquire_many(self.capacity);
         drop(tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await);
-        let left = self.sender.pending.load(Ordering::Relaxed);
-        self.sender.deliveries.end(left);
+        let left = self.pending.load(Ordering::Relaxed);
+        self.deliveries.end(left);
     }
-}
 
-impl Sender {
-    async fn send(self, message: Bytes) {
+    async fn send(&self, message: Bytes) {
         let _slot = self.slots.acquire().await;
         let sent = self.collector.send(message).await;
         self.pending.fetch_sub(1, Ordering::Relaxed);

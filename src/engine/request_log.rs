@@ -19,6 +19,8 @@ pub struct LogFolder {
     path: PathBuf,
     /// The logs of the last listing, by inode; `None` before the first.
     logs: Option<HashMap<u64, Followed>>,
+    /// Whether the last poll left lines unread.
+    pub is_behind: bool,
     is_missing_logged: bool,
 }
 
@@ -53,6 +55,7 @@ impl LogFolder {
         let mut folder = LogFolder {
             path,
             logs: None,
+            is_behind: false,
             is_missing_logged: false,
         };
         folder.poll();
@@ -61,6 +64,7 @@ impl LogFolder {
 
     /// Reads the lines written since the last call. Returns each line's report.
     pub fn poll(&mut self) -> Vec<EngineReport> {
+        self.is_behind = false;
         let mut reports = Vec::new();
         let listed = match entries(&self.path) {
             Ok(listed) => listed,
@@ -81,15 +85,21 @@ impl LogFolder {
         let inodes: HashSet<u64> = listed.iter().map(DirEntryExt::ino).collect();
         logs.retain(|inode, _| inodes.contains(inode));
         for (index, entry) in listed.iter().enumerate() {
-            let log = logs.entry(entry.ino()).or_insert_with(|| match is_first {
-                true => Followed::from_end(&entry.path()),
-                false => Followed::default(),
+            let log = logs.entry(entry.ino()).or_insert_with(|| {
+                let found = std::fs::metadata(entry.path()).ok().filter(|_| is_first);
+                // If a line has been begun there, its rest is no JSON object, or one without an id.
+                let end = found.map_or(0, |file| file.len());
+                Followed {
+                    next_line: end,
+                    end,
+                }
             });
-            if index < MAX_FILES
-                && let Err(error) = log.read(&entry.path(), &mut reports)
-            {
-                // It vanished meanwhile, or may not be read. It is tried again.
-                log::debug!("engine logs: {:?}: {error}", entry.path());
+            if index < MAX_FILES {
+                match log.read(&entry.path(), &mut reports) {
+                    Ok(is_whole) => self.is_behind |= !is_whole,
+                    // It vanished meanwhile, or may not be read. It is tried again.
+                    Err(error) => log::debug!("engine logs: {:?}: {error}", entry.path()),
+                }
             }
         }
         reports
@@ -97,17 +107,8 @@ impl LogFolder {
 }
 
 impl Followed {
-    /// If a line has been begun there, its rest is no JSON object, or one without an id.
-    fn from_end(path: &Path) -> Followed {
-        let end = std::fs::metadata(path).map_or(0, |file| file.len());
-        Followed {
-            next_line: end,
-            end,
-        }
-    }
-
-    /// Reads the lines that have been written. Adds the report of each.
-    fn read(&mut self, path: &Path, reports: &mut Vec<EngineReport>) -> io::Result<()> {
+    /// Reads the lines that have been written. Adds the report of each. Returns whether these were all.
+    fn read(&mut self, path: &Path, reports: &mut Vec<EngineReport>) -> io::Result<bool> {
         let found = std::fs::metadata(path)?;
         // Truncated.
         if found.len() < self.end {
@@ -115,7 +116,7 @@ impl Followed {
         }
         // Opening a pipe would wait for its writer.
         if found.len() == self.end || !found.is_file() {
-            return Ok(());
+            return Ok(true);
         }
         let mut file = BufReader::with_capacity(BUFFER_BYTES, File::open(path)?);
         let begin = file.seek(SeekFrom::Start(self.next_line))?;
@@ -125,7 +126,7 @@ impl Followed {
             let bytes = file.fill_buf()?;
             if bytes.is_empty() {
                 self.end = at;
-                return Ok(());
+                return Ok(true);
             }
             let newline = memchr::memchr(b'\n', bytes);
             let (scanner, found) = &mut line;
@@ -139,7 +140,7 @@ impl Followed {
                 reports.extend(found.report().filter(|_| is_whole));
                 line = (Scanner::new(&LOG_LINE), Found::default());
                 if at - begin > MAX_READ_BYTES {
-                    return Ok(());
+                    return Ok(false);
                 }
             }
         }

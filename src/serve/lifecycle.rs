@@ -169,7 +169,7 @@ impl Proxy {
         if tokio::task::spawn_blocking(close).await.is_err() {
             log::error!("records: the recorder could not be closed");
         }
-        let total = self.metrics().totals();
+        let total = self.shared.telemetry.totals();
         log::info!("ended: {total}");
     }
 

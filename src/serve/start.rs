@@ -14,8 +14,7 @@ use crate::client::takeover::Inherited;
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::config::check::Credentials;
 use crate::config::proxy::Config;
-use crate::engine::Engine;
-use crate::engine::joiner::JoinOutput;
+use crate::engine::{Engine, JoinOutput};
 use crate::fault::Faults;
 use crate::keys::values::Whole;
 use crate::offset::OffsetTable;
@@ -29,9 +28,7 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::settings::UpstreamFlag;
 use crate::telemetry::otlp::{self, Traces};
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::recorder;
-use crate::telemetry::records_file::RecordsFile;
-use crate::telemetry::rotation::Rotation;
+use crate::telemetry::recorder::{self, RecordsFile, Rotation};
 use crate::telemetry::sink::Sink;
 use crate::upstream::{Address, Policy, Rules, Trust, Upstreams, system_resolver};
 
@@ -280,7 +277,6 @@ pub(super) fn shared(
     let output = JoinOutput {
         telemetry: telemetry.clone(),
         clocks: clocks.clone(),
-        metrics: metrics.clone(),
         roles: roles.clone(),
     };
     let socket = |bound: &ListenSocket| bound.socket.as_fd().try_clone_to_owned();

@@ -210,6 +210,7 @@ fn read_file(
             }
             let first_line = next_line;
             next_line += memchr_iter(b'\n', &text).count() as u64;
+            next_line += u64::from(!text.ends_with(b"\n"));
             chunks.push((first_line, text));
         }
         if chunks.is_empty() {
@@ -260,13 +261,16 @@ fn open(path: &Path) -> io::Result<Lines> {
     Ok(BufReader::with_capacity(1 << 18, contents))
 }
 
-/// Reads the next lines; returns nothing at the end of the file, whose last line may be incomplete. A line that is much longer than any
-/// row comes in several parts.
+/// Reads the next lines; returns nothing at the end of the file, whose last line may be incomplete. So is one that is much longer than
+/// any row: its end is left out.
 fn read_chunk(lines: &mut Lines) -> io::Result<Vec<u8>> {
     let mut text = Vec::with_capacity(CHUNK_BYTES + (1 << 16));
     lines.take(CHUNK_BYTES as u64).read_to_end(&mut text)?;
     if !text.is_empty() && !text.ends_with(b"\n") {
-        lines.take(MAX_LINE_BYTES).read_until(b'\n', &mut text)?;
+        let read = lines.take(MAX_LINE_BYTES).read_until(b'\n', &mut text)?;
+        if read as u64 == MAX_LINE_BYTES && !text.ends_with(b"\n") {
+            lines.skip_until(b'\n')?;
+        }
     }
     Ok(text)
 }

@@ -244,3 +244,27 @@ fn ids_that_no_report_uses_are_read_only_for_files() {
     let (whole, _) = rows::read(&[path], None, &[]).unwrap();
     assert_eq!(ids.map(|id| whole.text(id, 0)), ["t", "7"]);
 }
+
+#[test]
+fn a_line_of_any_length_is_one_row_that_cannot_be_read() {
+    let files = Files::new();
+    let row = |id: &str| format!("{id},1795000000.5,ok\n");
+    let endless = "x,".repeat(6 << 20) + "\n";
+    let text = format!(
+        "req_id,arrival_time,outcome\n{}{endless}{}no row\n",
+        row("a"),
+        row("b")
+    );
+    let (table, stats) = rows::read(&[files.with("r.csv", &text)], None, &[]).unwrap();
+    assert_eq!((table.len(), stats.broken), (2, 2));
+    assert!(
+        stats.examples[0].contains("line 3: "),
+        "{:?}",
+        stats.examples
+    );
+    assert!(
+        stats.examples[1].contains("line 5: "),
+        "{:?}",
+        stats.examples
+    );
+}

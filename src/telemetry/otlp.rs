@@ -15,20 +15,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::request::Rows;
 
-use super::background_thread::BackgroundThread;
 use super::prometheus::Metrics;
-use super::queue::{Queue, Queued};
-use super::sink::{Deliveries, Sink};
+use super::sink::{BackgroundThread, Deliveries, Queue, Queued, Sink};
 
-pub mod collector;
 pub mod exporter;
-pub mod sampling;
 pub mod settings;
 pub mod spans;
 
 use exporter::Exporter;
-use sampling::KeepReason;
-use settings::{Otlp, Settings};
+use settings::{KeepReason, Otlp, Settings};
 
 /// The handle of the exporting thread. Share it by reference.
 #[derive(Debug)]
@@ -137,6 +132,11 @@ impl Traces {
         if self.sink.push(Trace { rows, id, reason }, weight, 1) {
             self.metrics.trace_queue.with(&[]).add(weight as i64);
         }
+    }
+
+    /// Returns why the last traces were lost; `None` if none was, or if they only waited when the time was over.
+    pub fn last_error(&self) -> Option<String> {
+        self.sink.deliveries.last_error()
     }
 
     /// Exports the queued traces, within a time limit, and ends the thread. Blocks.

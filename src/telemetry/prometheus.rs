@@ -1,34 +1,49 @@
-//! The metrics of a proxy, for Prometheus.
+//! The metrics of a proxy, for Prometheus, with the figures of its process and its upstreams.
 
-mod labels;
-mod process;
 mod requests;
 mod table;
 
-pub use labels::{Batch, ChosenBy, Dropped, Join, LeftOut, RequestPhase};
 pub use table::{Families, METRICS};
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Weak};
 
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
+use nix::sys::time::TimeValLike;
+use parking_lot::Mutex;
 use prometheus::{IntCounter, IntGauge, Registry, Result, TextEncoder};
 
+use crate::clock::Clock;
 use crate::request::Endpoint;
+use crate::request::names::names;
 use crate::stats::waits::Cause;
 
 use super::family::{Family, MAX_LABEL_SETS};
-use super::upstreams::{ShownUpstreams, UpstreamFigures};
 
 /// The metrics of a proxy. Clones are cheap and share the values.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
     families: Arc<Families>,
-    /// The upstreams whose numbers are shown.
-    pub upstreams: ShownUpstreams,
+    /// The upstreams whose numbers are shown: those that a sender uses.
+    upstreams: Arc<Mutex<Vec<Weak<UpstreamFigures>>>>,
     /// The gauges of requests in flight, by [`RequestPhase`].
     in_flight_gauges: [IntGauge; 3],
+}
+
+/// The numbers of one upstream, for balancing and for `/metrics`. All senders to it share them.
+#[derive(Debug, Default)]
+pub struct UpstreamFigures {
+    /// `host:port`.
+    pub name: String,
+    /// Requests that were given to it and have neither ended nor been moved to another upstream.
+    pub in_flight: AtomicUsize,
+    /// Whether it is left out, since it could not be connected to.
+    pub is_out: AtomicBool,
+    /// Failed connections for requests.
+    pub connect_failures: AtomicU64,
 }
 
 /// The only phase of a pair's leg to its prefill server: meanwhile the request waits for, or streams from, the decode server.
@@ -41,6 +56,82 @@ pub struct InFlight {
     gauges: [IntGauge; 3],
     phase: RequestPhase,
 }
+
+names! {
+/// The phase of a request in flight.
+pub enum RequestPhase {
+    /// It has not been sent upstream.
+    Receiving = "receiving",
+    /// It was sent, and no token has been received.
+    Waiting = "waiting",
+    /// A token has been received.
+    Streaming = "streaming",
+}}
+
+names! {
+/// What decided the choice of an upstream by the policy `cache_aware`.
+pub enum ChosenBy {
+    /// It was sent the beginning of the prompt before.
+    Prefix = "prefix",
+    /// Too little of the prompt was known: the least loaded.
+    Load = "load",
+    /// The queues were too uneven: the least loaded.
+    Imbalance = "imbalance",
+    /// No prompt could be read: the least loaded.
+    Unread = "unread",
+}}
+
+names! {
+/// Why a row or a trace was lost.
+pub enum Dropped {
+    /// The queue was full.
+    QueueFull = "queue_full",
+    /// The file could not be written.
+    Write = "write",
+    /// The collector rejected it.
+    Rejected = "rejected",
+    /// There was no connection to the collector.
+    Unreachable = "unreachable",
+    /// The collector did not answer in time.
+    Timeout = "timeout",
+    /// It was still queued when the process ended, or came later.
+    Shutdown = "shutdown",
+}}
+
+names! {
+/// What became of an engine report.
+pub enum Join {
+    /// It was joined with its row.
+    Joined = "joined",
+    /// Its row had been recorded without it.
+    Late = "late",
+    /// It matched no row.
+    NoRow = "no_row",
+    /// There was no room for it.
+    NoRoom = "no_room",
+}}
+
+names! {
+/// What became of a batch of servers' spans.
+pub enum Batch {
+    /// It was accepted.
+    Taken = "taken",
+    /// It is not an OTLP message of traces.
+    Malformed = "malformed",
+    /// It exceeds the maximum size.
+    TooLarge = "too_large",
+    /// There was no room for it.
+    NoRoom = "no_room",
+}}
+
+names! {
+/// Why a span of an accepted batch was left out.
+pub enum LeftOut {
+    /// Its ids or times are invalid.
+    Malformed = "malformed",
+    /// It exceeds the maximum size.
+    TooLarge = "too_large",
+}}
 
 impl Deref for Metrics {
     type Target = Families;
@@ -66,14 +157,16 @@ impl Metrics {
     pub fn with_label_sets(max_sets: usize) -> Result<Metrics> {
         let registry = Registry::new();
         let families = Families::new(&registry, max_sets)?;
-        process::set_constants(&families);
+        families.build.with(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let started = Clock::system().now().seconds();
+        families.process_start.with(&[]).set(started);
         for endpoint in Endpoint::ALL {
             for reason in requests::reasons() {
                 families.timing_missing.with(&[reason, endpoint.path()]);
             }
         }
         Ok(Metrics {
-            upstreams: ShownUpstreams::default(),
+            upstreams: Arc::default(),
             in_flight_gauges: RequestPhase::ALL
                 .map(|phase| families.in_flight.with(&[phase.name()])),
             families: Arc::new(families),
@@ -89,18 +182,19 @@ impl Metrics {
 
     /// Returns all metrics in Prometheus's text format.
     pub fn text(&self) -> String {
-        let families = self.upstreams.with_present(|present| {
-            self.update_upstreams(present);
-            process::update(self);
-            self.registry.gather()
-        });
+        // Held until all is gathered: of two scrapes at once, each would add the same numbers.
+        let upstreams = self.upstreams.lock();
+        self.update_upstreams(&upstreams);
+        self.update_process();
+        let families = self.registry.gather();
+        drop(upstreams);
         // Writing to a string cannot fail.
         TextEncoder::new()
             .encode_to_string(&families)
             .unwrap_or_default()
     }
 
-    /// Returns the totals as a sentence, for the last line of the log.
+    /// Returns the totals as a sentence.
     pub fn totals(&self) -> String {
         let sum = |of: &Family<IntCounter>| of.sets().iter().map(|set| set.1.get()).sum::<u64>();
         format!(
@@ -149,19 +243,26 @@ impl Metrics {
     }
 
     /// Returns the number of attempts in flight, with worker and phase.
-    pub fn in_flight_by_worker(&self) -> Vec<(String, String, i64)> {
+    pub fn in_flight_by_worker(&self) -> impl Iterator<Item = (String, String, i64)> {
         let sets = self.worker_in_flight.sets().into_iter();
-        let of_set = |(values, gauge): (Vec<String>, IntGauge)| {
+        sets.filter_map(|(values, gauge)| {
             let [worker, phase] = values.try_into().ok()?;
             Some((worker, phase, gauge.get()))
-        };
-        let mut all: Vec<_> = sets.filter_map(of_set).collect();
-        all.sort();
-        all
+        })
+    }
+
+    /// Shows an upstream, until no sender uses it any more.
+    pub fn show_upstream(&self, upstream: &Arc<UpstreamFigures>) {
+        let mut all = self.upstreams.lock();
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Arc::downgrade(upstream));
     }
 
     /// Copies the upstreams' current numbers into the metrics. Those of the same name are added up.
-    fn update_upstreams(&self, present: &[Arc<UpstreamFigures>]) {
+    fn update_upstreams(&self, all: &[Weak<UpstreamFigures>]) {
+        let mut present: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
+        // One that is left out counts, of several of the same name.
+        present.sort_by_key(|upstream| upstream.is_out.load(Relaxed));
         self.upstream_in_flight.clear();
         self.upstream_healthy.clear();
         self.upstream_connect_failures.clear();
@@ -169,11 +270,32 @@ impl Metrics {
             let label = [upstream.name.as_str()];
             let in_flight = upstream.in_flight.load(Relaxed);
             self.upstream_in_flight.with(&label).add(in_flight as i64);
-            // One that is left out counts, of several of the same name.
             let is_healthy = !upstream.is_out.load(Relaxed);
             self.upstream_healthy.with(&label).set(is_healthy.into());
             let failures = upstream.connect_failures.load(Relaxed);
             self.upstream_connect_failures.with(&label).inc_by(failures);
+        }
+    }
+
+    /// Reads the figures of this process, which have the names of Prometheus's own clients. Not to be called concurrently: the same
+    /// processor time would be added twice.
+    fn update_process(&self) {
+        let cpu = self.process_cpu.with(&[]);
+        if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
+            let spent = usage.user_time() + usage.system_time();
+            let more = spent.num_microseconds() as f64 / 1e6 - cpu.get();
+            cpu.inc_by(more.max(0.0));
+        }
+        // Listing the folder opens one more.
+        let files =
+            std::fs::read_dir("/proc/self/fd").map(|all| all.count().saturating_sub(1) as f64);
+        let max_files = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, _)| soft as f64);
+        for (gauge, value) in [
+            (&self.process_resident, resident_bytes()),
+            (&self.process_open_fds, files.unwrap_or(f64::NAN)),
+            (&self.process_max_fds, max_files.unwrap_or(f64::NAN)),
+        ] {
+            gauge.with(&[]).set(value);
         }
     }
 }
@@ -199,6 +321,14 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         self.gauges[self.phase as usize].dec();
     }
+}
+
+/// Returns the memory that the process holds; NaN if that is unknown.
+fn resident_bytes() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    kib.map_or(f64::NAN, |kib: f64| kib * 1024.0)
 }
 
 #[cfg(test)]

@@ -88,7 +88,10 @@ impl Recent {
         let Some(at) = timeline.on_own_clock(Moment::End) else {
             return;
         };
-        let first_rows = first_rows(rows);
+        let first_rows = match rows.len() > MAX_ROWS {
+            true => rows[..MAX_ROWS].to_vec().into(),
+            false => rows.clone(),
+        };
         let is_ok = first.is_ok();
         let mut state = self.0.lock();
         state.last += 1;
@@ -155,14 +158,6 @@ fn push(kept: &mut VecDeque<RecentRequest>, max: usize, ended: RecentRequest) {
         kept.pop_front();
     }
     kept.push_back(ended);
-}
-
-/// Returns the rows that are kept of a request.
-fn first_rows(rows: &Rows) -> Rows {
-    match rows.get(..MAX_ROWS) {
-        Some(first) if rows.len() > MAX_ROWS => first.to_vec().into(),
-        _ => rows.clone(),
-    }
 }
 
 impl Figures {

@@ -1,16 +1,19 @@
-//! What leaves this process by a thread of its own, to a file or a collector: the queue to the thread, and counts of what became of
-//! its items.
+//! Threads with a queue before them, which pushing never waits for. Where they write to a file or send to a collector, it is counted
+//! what became of each item.
 
 use std::fmt::Display;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 
+use parking_lot::Mutex;
 use prometheus::IntCounter;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::background_thread::BackgroundThread;
 use super::family::Family;
 use super::prometheus::Dropped;
-use super::queue::{Queue, Refused};
 
 /// A queue to a thread, which ends when the queue is closed and empty. Dropping it waits for that. Share it by reference.
 #[derive(Debug)]
@@ -33,7 +36,33 @@ pub struct Deliveries {
     lost: Family<IntCounter>,
     /// The number of items lost in the current series of losses.
     lost_now: AtomicU64,
+    /// Why the last ones were lost; empty if none was.
+    last_error: Mutex<String>,
 }
+
+/// The sending side of a queue bounded by the weight of what it holds: what does not fit is returned. Share it by reference.
+#[derive(Debug)]
+pub struct Queue<T> {
+    sender: Mutex<Option<UnboundedSender<Queued<T>>>>,
+    room: Arc<Semaphore>,
+    capacity: usize,
+}
+
+/// A queued value, and the permit that holds its room until dropped.
+pub type Queued<T> = (T, OwnedSemaphorePermit);
+
+/// Why a value was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no room.
+    Full,
+    /// The queue is closed.
+    Closed,
+}
+
+/// A running thread. Dropping it waits for the thread's end, so whatever ends the thread must be dropped before.
+#[derive(Debug)]
+pub struct BackgroundThread(Mutex<Option<JoinHandle<()>>>);
 
 impl<T> Sink<T> {
     /// Enqueues a value that holds so many items, which are lost if it is refused. Never waits. Returns whether it was taken.
@@ -70,6 +99,7 @@ impl Deliveries {
             sent,
             lost: lost.clone(),
             lost_now: AtomicU64::new(0),
+            last_error: Mutex::default(),
         })
     }
 
@@ -88,18 +118,118 @@ impl Deliveries {
     /// Counts items as lost.
     pub fn lost(&self, reason: Dropped, message: impl Display, count: usize) {
         self.lost.with(&[reason.name()]).inc_by(count as u64);
+        *self.last_error.lock() = message.to_string();
         if self.lost_now.fetch_add(count as u64, Ordering::Relaxed) == 0 {
             let Deliveries { what, target, .. } = self;
             log::warn!("{what}: {target}: {message}; what is lost is counted");
         }
     }
 
-    /// Counts items as lost that still wait when the process ends.
+    /// Returns why the last items were lost; `None` if none was, or if they only waited when the process ended.
+    pub fn last_error(&self) -> Option<String> {
+        Some(self.last_error.lock().clone()).filter(|error| !error.is_empty())
+    }
+
+    /// Counts items as lost that still wait when the process ends. If others were lost just before, says why.
     pub fn end(&self, left: usize) {
         if left > 0 {
             let reason = Dropped::Shutdown.name();
             self.lost.with(&[reason]).inc_by(left as u64);
-            log::warn!("{}: {left} still waited at the end and are lost", self.what);
+            let before = match self.lost_now.load(Ordering::Relaxed) {
+                0 => String::new(),
+                lost => format!(
+                    "; {lost} were lost before; last error: {}",
+                    self.last_error.lock()
+                ),
+            };
+            let what = self.what;
+            log::warn!("{what}: {left} still waited at the end and are lost{before}");
         }
+    }
+}
+
+impl<T> Queue<T> {
+    /// Creates an empty queue and its receiver. `capacity` is the maximum total weight.
+    pub fn new(capacity: usize) -> (Queue<T>, UnboundedReceiver<Queued<T>>) {
+        let (sender, receiver) = unbounded_channel();
+        let capacity = capacity.clamp(1, u32::MAX as usize);
+        let queue = Queue {
+            sender: Mutex::new(Some(sender)),
+            room: Arc::new(Semaphore::new(capacity)),
+            capacity,
+        };
+        (queue, receiver)
+    }
+
+    /// Adds a value. One that is heavier than the capacity may wait alone.
+    ///
+    /// # Errors
+    /// The value, and why it was refused.
+    pub fn push(&self, value: T, weight: usize) -> Result<(), (T, Refused)> {
+        let sender = self.sender.lock();
+        let Some(sender) = &*sender else {
+            return Err((value, Refused::Closed));
+        };
+        let room = self.room.clone();
+        let Ok(permit) = room.try_acquire_many_owned(weight.min(self.capacity) as u32) else {
+            return Err((value, Refused::Full));
+        };
+        let sent = sender.send((value, permit));
+        sent.map_err(|unsent| (unsent.0.0, Refused::Closed))
+    }
+
+    /// Refuses further values. The receiver ends after the queued ones.
+    pub fn close(&self) {
+        drop(self.sender.lock().take());
+    }
+}
+
+impl BackgroundThread {
+    /// Starts a thread.
+    ///
+    /// # Errors
+    /// If the system provides no thread.
+    pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<BackgroundThread> {
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        Ok(BackgroundThread(Mutex::new(Some(builder.spawn(run)?))))
+    }
+
+    /// Waits for the thread's end; the second time there is nothing to wait for. Blocks.
+    pub fn join(&self) {
+        let Some(handle) = self.0.lock().take() else {
+            return;
+        };
+        let thread = handle.thread().clone();
+        if handle.join().is_err() {
+            log::error!("the thread {} failed", thread.name().unwrap_or_default());
+        }
+    }
+}
+
+impl Drop for BackgroundThread {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_weight_is_bounded_but_a_heavier_value_waits_alone() {
+        let (queue, mut out) = Queue::new(8);
+        assert_eq!(queue.push("a", 5), Ok(()));
+        assert_eq!(queue.push("b", 4), Err(("b", Refused::Full)));
+        assert_eq!(queue.push("c", 3), Ok(()));
+        for expected in ["a", "c"] {
+            assert_eq!(out.recv().await.unwrap().0, expected);
+        }
+        assert_eq!(queue.push("d", 1000), Ok(()));
+        assert_eq!(queue.push("e", 1), Err(("e", Refused::Full)));
+        queue.close();
+        assert_eq!(queue.push("f", 1), Err(("f", Refused::Closed)));
+        assert_eq!(out.recv().await.unwrap().0, "d");
+        assert!(out.recv().await.is_none());
     }
 }

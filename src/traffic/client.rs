@@ -18,7 +18,7 @@ use crate::request::{
     STAMPS_REQUEST_HEADER, Side, SpanId, Stamps, content_type, is_encoded, reported_outcome,
     smg_worker,
 };
-use crate::telemetry::otlp::collector::error_with_causes;
+use crate::telemetry::otlp::exporter::error_with_causes;
 
 mod connection;
 mod reply;

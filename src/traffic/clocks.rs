@@ -1,6 +1,6 @@
 //! Relates the clocks of proxies and engines to the generator's, from the exchanges that have ended so far.
 
-use crate::engine::join_table::Joined;
+use crate::engine::join::Joined;
 use crate::offset::OffsetTable;
 use crate::request::{ClockOf, Row, name_engine_clock, relate_engine, relate_process};
 

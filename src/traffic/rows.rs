@@ -6,8 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use crate::clock::{Clock, NANOS, Stamp};
-use crate::engine::join::EndedRequest;
-use crate::engine::join_table::{JoinTable, Joined};
+use crate::engine::join::{EndedRequest, JoinTable, Joined};
 use crate::engine::request_log::LogFolder;
 use crate::error::Error;
 use crate::request::{Row, TimingSource};

@@ -43,9 +43,12 @@ impl OtlpArgs {
         };
         let env = |name: &str| std::env::var(name).ok();
         let settings = Settings::resolve(&given, "queuescope-traffic", &env);
-        let settings = settings.map_err(|error| match error.name.as_str() {
-            "endpoint" => Error::usage(format!("--otlp-endpoint: {}", error.problem)),
-            _ => Error::usage(error),
+        let settings = settings.map_err(|all| {
+            let told = all.into_iter().map(|error| match error.name.as_str() {
+                "endpoint" => format!("--otlp-endpoint: {}", error.problem),
+                _ => error.to_string(),
+            });
+            Error::usage(told.collect::<Vec<_>>().join("\nerror: "))
         })?;
         let Some(settings) = settings else {
             return Ok(None);
@@ -76,7 +79,11 @@ impl Spans {
         let lost: u64 = lost.iter().map(|(_, traces)| traces.get()).sum();
         (lost > 0).then(|| {
             let lost = count(lost, "request");
-            format!("the spans of {lost} did not get to {}", self.target)
+            let told = format!("the spans of {lost} did not get to {}", self.target);
+            match self.traces.last_error() {
+                Some(error) => format!("{told}; last error: {error}"),
+                None => told,
+            }
         })
     }
 }

@@ -4,7 +4,7 @@ use opentelemetry::InstrumentationScope;
 use queuescope::clock::Stamp;
 use queuescope::request::{Endpoint, Moment, Observer, Row, Side};
 use queuescope::telemetry::CountedRequest;
-use queuescope::telemetry::otlp::sampling::KeepReason;
+use queuescope::telemetry::otlp::settings::KeepReason;
 use queuescope::telemetry::otlp::spans;
 use queuescope::telemetry::prometheus::Metrics;
 

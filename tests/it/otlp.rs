@@ -105,6 +105,7 @@ async fn the_standard_variables_work_a_flag_is_over_them_and_spans_hold_no_words
     let lost = probe(&["--otlp-endpoint", "http://127.0.0.1:1"], 0).await;
     let note = "note: the spans of 1 request did not get to http://127.0.0.1:1";
     assert_says(&lost, note);
+    assert_says(&lost, "; last error: client error (Connect): ");
 
     // Its spans hold no words of the server and no wait of its own.
     let words = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: 46\r\n\r\n{\"error\":{\"message\":\"no: the prompt's words\"}}";

@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clock::{Clock, NANOS, Stamp};
-use crate::engine::join::EndedRequest;
-use crate::engine::join_table::JoinTable;
-use crate::engine::joiner::{JoinOutput, Joiner};
+use crate::engine::join::{EndedRequest, JoinTable};
+use crate::engine::{JoinOutput, Joiner};
 use crate::request::{Endpoint, Outcome, Row, Side};
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::queue::Queue;
+use crate::telemetry::sink::Queue;
 
 const HOUR: &str = "sglang-request-metrics-20261122_07.log";
 const NEXT: &str = "sglang-request-metrics-20261122_08.log";
@@ -50,6 +49,7 @@ impl Logs {
         let folder = LogFolder {
             path: root.path().join("logs"),
             logs: None,
+            is_behind: false,
             is_missing_logged: false,
         };
         Logs { root, folder }
@@ -213,6 +213,10 @@ fn a_request_that_waits_gets_its_line_while_the_process_runs_and_at_its_end() {
     for (next_read, end) in [(now, later), (later, now)] {
         let mut logs = Logs::new();
         logs.ids();
+        // More than is read at once.
+        for _ in 0..2 {
+            logs.append(HOUR, &("x".repeat(MAX_READ_BYTES as usize) + "\n"));
+        }
         logs.append(HOUR, &line("a", 0));
         let row = Row {
             engine_id: Some("a".into()),
@@ -233,7 +237,6 @@ fn a_request_that_waits_gets_its_line_while_the_process_runs_and_at_its_end() {
             output: JoinOutput {
                 telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true, clock.clone())),
                 clocks: Arc::default(),
-                metrics: metrics.clone(),
                 roles: Arc::default(),
             },
             clock: clock.clone(),

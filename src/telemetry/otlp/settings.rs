@@ -11,6 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
+use crate::request::Row;
+use crate::request::names::names;
 use crate::secret::Secret;
 use crate::trust::Roots;
 
@@ -84,6 +86,19 @@ Otlp {
     upstream_flag: Option<UpstreamFlag> = None, Restart like "client";
 }}
 
+names! {
+/// Why a trace is kept.
+pub enum KeepReason {
+    /// The request failed.
+    Error = "error",
+    /// It exceeded a latency limit.
+    Slow = "slow",
+    /// The client sampled it, or it was sent upstream as sampled.
+    Flagged = "flagged",
+    /// By the share of all traces.
+    Ratio = "ratio",
+}}
+
 /// The resolved settings of an exporter.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -123,6 +138,28 @@ const BASE_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const SDK_DISABLED: &str = "OTEL_SDK_DISABLED";
 
 impl Otlp {
+    /// Returns why the trace of a request is kept; `None` if it is dropped. `trace` is its id.
+    pub fn keep_reason(&self, rows: &[Row], trace: u128) -> Option<KeepReason> {
+        let first = rows.first()?;
+        if self.keep_errors && !first.is_ok() {
+            return Some(KeepReason::Error);
+        }
+        let is_over = |nanos: Option<i64>, limit: Seconds<0>| {
+            let limit = limit.get().as_nanos() as i128;
+            limit > 0 && nanos.is_some_and(|nanos| i128::from(nanos) > limit)
+        };
+        let ttft = rows.iter().filter_map(|row| row.ttft).max();
+        if is_over(first.elapsed, self.keep_total_over_s) || is_over(ttft, self.keep_ttft_over_s) {
+            return Some(KeepReason::Slow);
+        }
+        let flags = &first.internal.trace;
+        if flags.received_sampled == Some(true) || flags.sent_sampled {
+            return Some(KeepReason::Flagged);
+        }
+        let is_undecided = !self.follow_client || flags.received_sampled.is_none();
+        (is_undecided && is_in_share(trace, self.ratio)).then_some(KeepReason::Ratio)
+    }
+
     /// Reads the headers of both keys.
     fn headers(&self) -> Result<HeaderMap, InvalidSetting> {
         let mut headers = HeaderMap::new();
@@ -146,22 +183,41 @@ impl Otlp {
     }
 }
 
+/// Whether a trace is in this share of all, as OpenTelemetry's `TraceIdRatioBased` decides it, so that all processes agree.
+fn is_in_share(trace: u128, ratio: f64) -> bool {
+    let bound = (ratio.clamp(0.0, 1.0) * (1_u64 << 63) as f64) as u64;
+    (trace as u64) >> 1 < bound
+}
+
+impl UpstreamFlag {
+    /// Whether the sampled flag is sent upstream. `received`: the client's flag; `None` if the trace began here.
+    pub fn is_sent(self, received: Option<bool>, trace: u128, ratio: f64) -> bool {
+        match self {
+            UpstreamFlag::Client => received == Some(true),
+            UpstreamFlag::Ratio => received.unwrap_or_else(|| is_in_share(trace, ratio)),
+            UpstreamFlag::Always => true,
+            UpstreamFlag::Never => false,
+        }
+    }
+}
+
 impl Settings {
     /// Resolves the keys and the environment; `None` if no collector is named. `service` is the default service name.
     ///
     /// # Errors
-    /// The first invalid value.
+    /// All invalid keys and variables.
     pub fn resolve(
         given: &Otlp,
         service: &str,
         env: Env<'_>,
-    ) -> Result<Option<Settings>, InvalidSetting> {
+    ) -> Result<Option<Settings>, Vec<InvalidSetting>> {
         // By the specification, an empty variable counts as unset.
         let env = &|name: &str| {
             let text = env(name)?.trim().to_owned();
             (!text.is_empty()).then_some(text)
         };
-        let own_headers = given.headers()?;
+        let mut found = Vec::new();
+        let own_headers = valid(given.headers(), &mut found);
         let own = given.endpoint.clone();
         let own = own.map(|url| ("endpoint".to_owned(), url.trim().to_owned()));
         let is_on = || env(SDK_DISABLED).is_none_or(|text| !text.eq_ignore_ascii_case("true"));
@@ -172,20 +228,35 @@ impl Settings {
         };
         let named = || variable("ENDPOINT", env).filter(|_| is_on()).map(complete);
         let Some((name, url)) = own.or_else(named) else {
-            return Ok(None);
+            return if found.is_empty() {
+                Ok(None)
+            } else {
+                Err(found)
+            };
         };
         let protocol = match (given.protocol, variable("PROTOCOL", env)) {
             (None, Some((name, text))) => {
-                Some(text.parse().map_err(|error| invalid(&name, error))?)
+                let named = text.parse().map_err(|error| invalid(&name, error));
+                valid(named, &mut found)
             }
             (given, _) => given,
         };
-        let (endpoint, protocol) = endpoint(&name, &url, protocol)?;
+        let endpoint = valid(endpoint(&name, &url, protocol), &mut found);
+        let headers = valid(headers(own_headers.unwrap_or_default(), env), &mut found);
+        let roots = endpoint
+            .as_ref()
+            .map(|(url, _)| roots(given.ca.as_deref(), url));
+        let roots = roots.and_then(|roots| valid(roots, &mut found));
+        let (Some((endpoint, protocol)), Some(headers), Some(roots), []) =
+            (endpoint, headers, roots, &*found)
+        else {
+            return Err(found);
+        };
         let named = given.service_name.clone();
         let named = named.or_else(|| env("OTEL_SERVICE_NAME"));
         Ok(Some(Settings {
-            roots: roots(given.ca.as_deref(), &endpoint)?,
-            headers: headers(own_headers, env)?,
+            roots,
+            headers,
             service_name: named.unwrap_or_else(|| service.to_owned()),
             given: given.clone(),
             endpoint,
@@ -247,6 +318,11 @@ fn invalid(name: &str, problem: impl Into<String>) -> InvalidSetting {
         name: name.to_owned(),
         problem: problem.into(),
     }
+}
+
+/// Returns the value, or adds what is wrong with it to `found`.
+fn valid<T>(read: Result<T, InvalidSetting>, found: &mut Vec<InvalidSetting>) -> Option<T> {
+    read.map_err(|invalid| found.push(invalid)).ok()
 }
 
 /// Returns the variable of traces, or else that of all signals, with its value.

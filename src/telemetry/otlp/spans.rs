@@ -20,7 +20,7 @@ use crate::request::{
     Sending, Side, Stage,
 };
 
-use super::sampling::KeepReason;
+use super::settings::KeepReason;
 
 /// The maximum number of sequences of a request that get spans.
 const MAX_SEQUENCES: usize = 16;

@@ -35,8 +35,7 @@ impl Metrics {
         let rows = &*counted.rows;
         let Some(first) = rows.first() else { return };
         let labels = Labels::of(first);
-        let (endpoint, worker) = (labels.endpoint, labels.worker);
-        let by = [endpoint, labels.outcome, worker];
+        let by = [labels.endpoint, labels.outcome, labels.worker];
         self.requests.with(&by).inc();
         let is_timed = !first.is_in_background();
         if is_timed {
@@ -67,7 +66,7 @@ impl Metrics {
             ("output", first.request_output_tokens),
         ] {
             if let Some(tokens) = tokens {
-                self.tokens.with(&[kind, worker]).inc_by(tokens);
+                self.tokens.with(&[kind, labels.worker]).inc_by(tokens);
             }
         }
         if first.is_ok() {

@@ -5,7 +5,7 @@ use prometheus::{Counter, Gauge, Histogram, IntCounter, IntGauge, Registry, Resu
 use crate::request::{GAP_BOUNDS, Impossible, Unread};
 use crate::telemetry::family::{BatchHistogram, Family, Metric, Series};
 
-use super::labels::{Batch, ChosenBy, Dropped, LeftOut};
+use super::{Batch, ChosenBy, Dropped, LeftOut};
 
 /// Below 0.1 s our own, then SGLang's for comparison, then up to an hour.
 const LATENCY_BOUNDS: [f64; 29] = [

@@ -1,5 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::net::UdpSocket;
 
 use prometheus::proto::MetricType;
 
@@ -7,7 +7,6 @@ use crate::request::sample::{Sample, ms, rows};
 use crate::request::{Endpoint, GAP_BOUNDS, GapCounts, Moment, Outcome, Row};
 use crate::stats::waits::Cause;
 use crate::telemetry::CountedRequest;
-use crate::telemetry::upstreams::UpstreamFigures;
 
 use super::*;
 
@@ -72,7 +71,7 @@ fn all_metrics_of_the_table_are_shown_and_follow_the_conventions_of_prometheus()
     let metrics = Metrics::new().unwrap();
     count_all(&metrics, "w0");
     let upstream = Arc::new(UpstreamFigures::default());
-    metrics.upstreams.add(upstream.clone());
+    metrics.show_upstream(&upstream);
     let text = metrics.text();
     let types = text.lines().filter(|line| line.starts_with("# TYPE"));
     let types: BTreeSet<String> = types.map(str::to_owned).collect();
@@ -136,7 +135,7 @@ fn no_metric_has_too_many_label_sets() {
                 name: format!("u{n}:1"),
                 ..UpstreamFigures::default()
             });
-            metrics.upstreams.add(upstream.clone());
+            metrics.show_upstream(&upstream);
             upstreams.push(upstream);
             count_all(&metrics, &format!("junk {n}\n\"{{}}\\"));
         }
@@ -151,4 +150,74 @@ fn no_metric_has_too_many_label_sets() {
         assert_eq!(total, 900);
         assert!(requests.iter().any(|(labels, _)| labels[2] == "other"));
     }
+}
+
+#[test]
+fn upstreams_are_shown_while_they_are_in_use() {
+    let metrics = Metrics::new().unwrap();
+    let upstreams = ["a:1", "a:1", "b:1"].map(|name| {
+        let upstream = Arc::new(UpstreamFigures {
+            name: name.into(),
+            in_flight: 1.into(),
+            connect_failures: 1.into(),
+            ..UpstreamFigures::default()
+        });
+        metrics.show_upstream(&upstream);
+        upstream
+    });
+    upstreams[1].is_out.store(true, Relaxed);
+    let figures = |name: &str| {
+        let shown = shown(&metrics);
+        ["connect_failures_total", "healthy", "in_flight"].map(|figure| {
+            let line = format!("queuescope_upstream_{figure}{{upstream=\"{name}\"}}");
+            shown.get(&line).copied()
+        })
+    };
+    // A second scrape shows the same numbers.
+    for _ in 0..2 {
+        assert_eq!(figures("a:1"), [2.0, 0.0, 2.0].map(Some));
+        assert_eq!(figures("b:1"), [1.0, 1.0, 1.0].map(Some));
+    }
+    let [first, second, gone] = upstreams;
+    drop((second, gone));
+    first.in_flight.fetch_sub(1, Relaxed);
+    assert_eq!(figures("a:1"), [1.0, 1.0, 0.0].map(Some));
+    assert_eq!(figures("b:1"), [None; 3]);
+}
+
+#[test]
+fn the_figures_are_those_of_this_process_and_its_build() {
+    let metrics = Metrics::new().unwrap();
+    let before = shown(&metrics);
+    let sockets = (0..100).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let held = (Vec::from_iter(sockets), vec![1_u8; 64 << 20]);
+    let now = shown(&metrics);
+    drop(held);
+    let more = |name: &str| now[name] - before[name];
+    // Other tests open and close some meanwhile.
+    assert!(more("process_open_fds") > 50.0);
+    let resident = "process_resident_memory_bytes";
+    assert!(more(resident) > 32e6);
+    assert!(now["process_max_fds"] >= 100.0);
+    let age = Clock::system().now().seconds() - now["process_start_time_seconds"];
+    assert!((0.0..600.0).contains(&age), "{age}");
+    let version = env!("CARGO_PKG_VERSION");
+    let build = format!("queuescope_build_info{{version=\"{version}\"}}");
+    assert_eq!(now[&build], 1.0);
+}
+
+#[test]
+fn processor_time_goes_up_and_is_not_counted_twice() {
+    let metrics = Metrics::new().unwrap();
+    let cpu = || metrics.process_cpu.with(&[]).get();
+    metrics.update_process();
+    let first = cpu();
+    // Works until a millisecond of processor time has been used.
+    while cpu() < first + 0.001 {
+        metrics.update_process();
+    }
+    (0..100).for_each(|_| metrics.update_process());
+    let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
+    let spent = (usage.user_time() + usage.system_time()).num_microseconds() as f64 / 1e6;
+    assert!(cpu() <= spent + 1e-6);
 }

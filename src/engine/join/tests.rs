@@ -1,7 +1,6 @@
 //! Which report each waiting row gets.
 
 use super::*;
-use crate::engine::join::MatchStrength;
 use crate::engine::otlp::{Scheduler, SpanKind, Stage};
 use crate::request::{Attempt, Endpoint, Moment, Outcome, Row, Side, SpanId};
 
