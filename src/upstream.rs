@@ -23,8 +23,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::client::socket::limit_unsent;
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
-use crate::telemetry::prometheus::UpstreamFigures;
-use crate::telemetry::prometheus::{ChosenBy, Metrics};
+use crate::telemetry::prometheus::{ChosenBy, Metrics, UpstreamFigures};
 use crate::trust::Roots;
 
 pub mod address;
