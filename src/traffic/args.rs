@@ -11,7 +11,7 @@ use crate::report::load::Goal;
 use crate::request::csv::Base;
 use crate::units::{at_least, between, share};
 
-use super::arrival::curve::Curve;
+use super::arrival::Curve;
 use super::client::{Target, TlsArgs, UpstreamKind};
 use super::shard::Shard;
 use super::spans::OtlpArgs;

@@ -13,8 +13,7 @@ use crate::report::load::Goal;
 mod describe;
 
 use super::args::{Args, ArrivalSource, DatasetName, value_name};
-use super::arrival::curve::Curve;
-use super::arrival::{Arrival, Gaps};
+use super::arrival::{Arrival, Curve, Gaps};
 use super::client::{ClientOptions, api_key};
 use super::download;
 use super::workload::dataset::{Content, Dataset, Lengths};

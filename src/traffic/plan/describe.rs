@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::clock::Stamp;
 use crate::traffic::args::{ArrivalSource, DatasetName, value_name};
-use crate::traffic::arrival::curve::Curve;
+use crate::traffic::arrival::Curve;
 
 use super::RunPlan;
 
