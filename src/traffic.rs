@@ -28,7 +28,6 @@ mod output;
 pub mod plan;
 mod progress;
 mod rows;
-pub mod shard;
 pub mod spans;
 pub mod stop;
 mod verdict;
@@ -36,8 +35,8 @@ pub mod workload;
 
 use client::INSECURE_WARNING;
 
-pub use args::values::{rate, seconds};
-pub use args::{Args, value_name};
+pub use args::values::{rate, seconds, value_name};
+pub use args::{Args, Backend};
 pub use driver::{PreparedRun, Run, drive};
 pub use finished::FinishedRun;
 use folder::Folder;

@@ -12,9 +12,9 @@ use crate::report::why::wait_sentence;
 use crate::request::{Moment, Row};
 use crate::terminal;
 use crate::traffic;
+use crate::traffic::Backend;
 use crate::traffic::client::{INSECURE_WARNING, Target, TlsArgs, UpstreamKind};
 use crate::traffic::spans::OtlpArgs;
-use crate::traffic::workload::Backend;
 use crate::traffic::{LiveProgress, RunPlan, Stop, drive};
 use crate::units::between;
 

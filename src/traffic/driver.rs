@@ -16,13 +16,13 @@ use crate::clock::{Clock, Stamp};
 use crate::error::Error;
 use crate::request::{Outcome, Row};
 
+use super::args::Backend;
 use super::client::{Client, Exchange, Job, Reply};
 use super::lag::Lag;
 use super::plan::RunPlan;
 use super::progress::LiveProgress;
 use super::rows::{Outputs, Recorder};
 use super::stop::{Stop, cannot_start};
-use super::workload::Backend;
 
 /// A run about to begin: the target is reachable, the cache is flushed, the model is known.
 #[derive(Clone, Debug)]

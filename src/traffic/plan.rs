@@ -11,7 +11,8 @@ use crate::clock::{NANOS, Stamp};
 use crate::error::Error;
 use crate::report::load::Goal;
 
-use super::args::{Args, ArrivalSource, DatasetName, value_name};
+use super::args::values::value_name;
+use super::args::{Args, ArrivalSource, DatasetName};
 use super::arrival::{Arrival, Curve, Gaps};
 use super::client::{ClientOptions, api_key};
 use super::download;

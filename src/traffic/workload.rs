@@ -13,8 +13,6 @@ use rand_distr::{Distribution, Exp1};
 use ring::digest;
 use serde_json::{Map, Value, json};
 
-pub mod backend;
-pub mod conversation;
 pub mod custom;
 pub mod dataset;
 pub mod records;
@@ -23,15 +21,25 @@ pub mod sharegpt;
 pub mod source;
 pub mod trace;
 
-use super::args::value_name;
+use super::args::Backend;
+use super::args::values::value_name;
 use super::plan::RunPlan;
 use crate::clock::NANOS;
 use crate::error::Error;
 use crate::request::Endpoint;
-pub use backend::Backend;
-use conversation::FollowUp;
 use dataset::{Content, Entry, LaterTurns, Lengths};
 use source::hex;
+
+/// A turn after the first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FollowUp {
+    /// The think time: nanoseconds from the end of the reply before it.
+    pub think_ns: i64,
+    /// The user's message.
+    pub text: String,
+    /// Tokens to ask for.
+    pub output_length: u64,
+}
 
 /// Short common words, each of which is one token for most tokenizers.
 const WORDS: &str = include_str!("workload/words.txt");
@@ -46,7 +54,7 @@ const WARMUP_PART_STREAMS: u64 = PART_STREAMS | (PART_MASK + 1);
 const PART_MASK: u64 = (1 << 61) - 1;
 /// The first random stream of later turns. (Warm-up requests use the streams from the highest one down.)
 const TURN_STREAMS: u64 = 1 << 63;
-/// The bits of a stream that number the turns of a conversation; enough for [`conversation::MAX_TURNS`].
+/// The bits of a stream that number the turns of a conversation; enough for `MAX_TURNS` of `args.rs`.
 const TURN_BITS: u32 = 10;
 
 impl RunPlan {
@@ -266,6 +274,20 @@ impl RunPlan {
             merge(body, extra);
         }
         Bytes::from(body.to_string())
+    }
+}
+
+impl FollowUp {
+    /// Appends a reply and this turn to a prompt: to the messages of a chat, or to a text.
+    pub fn append_to(&self, prompt: &mut Value, reply: &str) {
+        match prompt {
+            Value::Array(messages) => messages.extend([
+                json!({"role": "assistant", "content": reply}),
+                json!({"role": "user", "content": self.text}),
+            ]),
+            Value::String(text) => text.extend([reply, "\n\n", &self.text]),
+            _ => {}
+        }
     }
 }
 

@@ -8,36 +8,9 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use crate::error::Error;
-use crate::traffic::args::values;
-use crate::units::at_least;
+use crate::traffic::args::SharedPrefixArgs;
 
 use super::dataset::{Content, Dataset, Entry};
-
-/// The groups of prompts with a shared prefix.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Data set generated-shared-prefix")]
-pub struct SharedPrefixArgs {
-    /// Groups of prompts that begin alike
-    #[arg(long, value_name = "N", default_value = "64",
-        value_parser = at_least(1_u32))]
-    pub gsp_num_groups: u32,
-    /// Prompts of each group
-    #[arg(long, value_name = "N", default_value = "16",
-        value_parser = at_least(1_u32))]
-    pub gsp_prompts_per_group: u32,
-    /// Words that the prompts of a group share
-    #[arg(long, value_name = "N", default_value = "2048",
-        value_parser = values::length)]
-    pub gsp_system_prompt_len: u64,
-    /// Words of each prompt's own, behind them
-    #[arg(long, value_name = "N", default_value = "128",
-        value_parser = values::length)]
-    pub gsp_question_len: u64,
-    /// Tokens to ask for
-    #[arg(long, value_name = "N", default_value = "256",
-        value_parser = values::length)]
-    pub gsp_output_len: u64,
-}
 
 /// The random stream of the order; the schedule and the requests use others.
 const ORDER_STREAM: u64 = (1 << 60) + 1;

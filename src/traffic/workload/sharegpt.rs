@@ -11,25 +11,11 @@ use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-use crate::traffic::args::values;
+use crate::traffic::args::SharegptArgs;
 
 use super::custom::count_words;
 use super::dataset::{Content, Dataset, Entry, LaterTurns, id};
 use super::records;
-
-/// How ShareGPT is sampled.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Data set sharegpt")]
-pub struct SharegptArgs {
-    /// Tokens to ask for [default: those of the answer, four bytes each]
-    #[arg(long, value_name = "N", value_parser = values::length)]
-    pub sharegpt_output_len: Option<u64>,
-    /// Leave out conversations of more tokens (of four bytes each)
-    ///
-    /// Prompt and answer together.
-    #[arg(long, value_name = "N", value_parser = values::length)]
-    pub sharegpt_context_len: Option<u64>,
-}
 
 /// The random stream of the sample; the schedule and the requests use others.
 const SAMPLE_STREAM: u64 = 1 << 60;
