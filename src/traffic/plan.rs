@@ -17,8 +17,8 @@ use super::arrival::{Arrival, Curve, Gaps};
 use super::client::{ClientOptions, api_key};
 use super::download;
 use super::workload::dataset::{Content, Dataset, Lengths};
-use super::workload::trace::{Limits, MAX_KEPT};
-use super::workload::{custom, sharegpt, source, trace};
+use super::workload::formats::{Limits, MAX_KEPT, read_custom, read_sharegpt, read_trace};
+use super::workload::source;
 
 /// Everything that a run needs.
 #[derive(Clone, Debug)]
@@ -167,17 +167,17 @@ impl Args {
         let path = data.dataset_path.as_deref();
         let file = path.unwrap_or(Path::new(""));
         let generated = match data.dataset_name {
-            Custom => return source::read(file, |file| custom::read(file)),
+            Custom => return source::read(file, |file| read_custom(file)),
             Sharegpt => {
                 let count = self.offsets(arrival, turns, None)?.len();
                 let lengths = &data.sharegpt;
                 return source::read(file, |file| {
-                    sharegpt::read(file, lengths, count, turns, seed)
+                    read_sharegpt(file, lengths, count, turns, seed)
                 });
             }
             Mooncake | Azure | Burstgpt => {
                 let is_csv = data.dataset_name != Mooncake;
-                return source::read(file, |file| trace::read(file, is_csv, limits));
+                return source::read(file, |file| read_trace(file, is_csv, limits));
             }
             Random | Conversations => Dataset::endless(Content::words()),
             RandomIds => Dataset::endless(Content::Ids(self.vocab_size)),

@@ -13,13 +13,11 @@ use rand_distr::{Distribution, Exp1};
 use ring::digest;
 use serde_json::{Map, Value, json};
 
-pub mod custom;
 pub mod dataset;
+pub mod formats;
 pub mod records;
 pub mod shared_prefix;
-pub mod sharegpt;
 pub mod source;
-pub mod trace;
 
 use super::args::Backend;
 use super::args::values::value_name;
@@ -151,7 +149,7 @@ impl RunPlan {
     pub fn turn_lengths(&self, number: u64, turn: usize) -> Lengths {
         let mut lengths = self.lengths(number);
         if let Some(next) = self.follow_up(number, turn) {
-            lengths.input = custom::count_words(&next.text);
+            lengths.input = formats::count_words(&next.text);
             lengths.output = next.output_length;
         }
         lengths

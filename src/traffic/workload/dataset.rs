@@ -96,15 +96,6 @@ impl Entry {
     }
 }
 
-/// The id of an entry as a text; `None` if it has none.
-pub(super) fn id(value: Value) -> Option<String> {
-    match value {
-        Value::Null => None,
-        Value::String(text) => Some(text),
-        other => Some(other.to_string()),
-    }
-}
-
 impl Dataset {
     /// A data set of these entries, one request each.
     pub fn of(entries: impl IntoIterator<Item = Arc<Entry>>) -> Dataset {

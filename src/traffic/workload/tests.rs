@@ -5,8 +5,8 @@ use crate::clock::Stamp;
 use crate::request::{End, Endpoint, Observer, Side};
 use crate::traffic::tests::planned;
 use dataset::Dataset;
-use trace::Limits;
-use trace::tests::WHOLE;
+use formats::Limits;
+use formats::tests::WHOLE;
 
 /// The plan of these flags, with 20 words or ids and 8 tokens where the data set does not set lengths.
 fn load(line: &str) -> RunPlan {
@@ -28,7 +28,7 @@ fn body(sent: &Bytes) -> Value {
 }
 
 fn prompts(text: &str) -> Dataset {
-    custom::read(text.as_bytes()).unwrap()
+    formats::read_custom(text.as_bytes()).unwrap()
 }
 
 #[test]
@@ -194,9 +194,9 @@ fn an_error_names_line_and_field_or_column_and_the_expected_format() {
             text = format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}");
         }
         let read = match format {
-            "custom" => custom::read(text.as_bytes()),
-            "sharegpt" => sharegpt::read(text.as_bytes(), &any, 2, 1, 1),
-            _ => trace::read(text.as_bytes(), format != "mooncake", WHOLE),
+            "custom" => formats::read_custom(text.as_bytes()),
+            "sharegpt" => formats::read_sharegpt(text.as_bytes(), &any, 2, 1, 1),
+            _ => formats::read_trace(text.as_bytes(), format != "mooncake", WHOLE),
         };
         let error = read.unwrap_err();
         assert!(error.contains(part), "{text}: {error}");
@@ -259,7 +259,7 @@ fn the_same_block_of_a_trace_has_the_same_words_also_if_it_is_cut() {
     let file = include_str!("../../../tests/data/datasets/mooncake.jsonl");
     let read = |text: &str| {
         let speed = Some(2.0);
-        let read = trace::read(text.as_bytes(), false, Limits { speed, ..WHOLE });
+        let read = formats::read_trace(text.as_bytes(), false, Limits { speed, ..WHOLE });
         workload(Backend::Sglang, read.unwrap())
     };
     let load = read(file);
