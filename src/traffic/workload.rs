@@ -16,7 +16,6 @@ use serde_json::{Map, Value, json};
 pub mod dataset;
 pub mod formats;
 pub mod records;
-pub mod shared_prefix;
 pub mod source;
 
 use super::args::Backend;
