@@ -18,7 +18,6 @@ mod args;
 pub mod arrival;
 pub mod client;
 mod clocks;
-mod download;
 pub mod driver;
 mod finished;
 pub mod folder;

@@ -15,7 +15,6 @@ use super::args::values::value_name;
 use super::args::{Args, ArrivalSource, DatasetName};
 use super::arrival::{Arrival, Curve, Gaps};
 use super::client::{ClientOptions, api_key};
-use super::download;
 use super::workload::dataset::{Content, Dataset, Lengths};
 use super::workload::formats::{Limits, MAX_KEPT, read_custom, read_sharegpt, read_trace};
 use super::workload::source;
@@ -98,10 +97,7 @@ impl Args {
     pub(in crate::traffic) async fn with_downloads(&self) -> Result<Args, Error> {
         let mut args = self.clone();
         if self.data.dataset_name == DatasetName::Sharegpt && self.data.dataset_path.is_none() {
-            // The variable of Hugging Face's own client.
-            let mirror = std::env::var("HF_ENDPOINT").ok();
-            let mirror = mirror.as_deref().filter(|mirror| !mirror.is_empty());
-            args.data.dataset_path = Some(download::sharegpt(&download::cache(), mirror).await?);
+            args.data.dataset_path = Some(source::sharegpt().await?);
         }
         Ok(args)
     }
