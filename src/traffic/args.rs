@@ -14,11 +14,11 @@ use crate::error::Error;
 use crate::report::load::Goal;
 use crate::request::Endpoint;
 use crate::request::csv::Base;
+use crate::telemetry::otlp::settings::Protocol;
 use crate::units::{at_least, between, share};
 
 use super::arrival::{Arrival, Curve};
 use super::client::{Target, TlsArgs, UpstreamKind};
-use super::spans::OtlpArgs;
 
 pub mod values;
 
@@ -340,6 +340,20 @@ pub struct SharedPrefixArgs {
     #[arg(long, value_name = "N", default_value = "256",
         value_parser = values::length)]
     pub gsp_output_len: u64,
+}
+
+/// Where the generator's own spans go.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "What is written")]
+pub struct OtlpArgs {
+    /// OpenTelemetry collector that gets a span a request
+    ///
+    /// As in http://127.0.0.1:4317 (gRPC); with another port http/protobuf. The OTEL_* variables do, too.
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+    /// How spans travel: grpc or http/protobuf [default: by the port]
+    #[arg(long, value_name = "PROTOCOL")]
+    pub otlp_protocol: Option<Protocol>,
 }
 
 /// One of `count` generators that share a schedule; it sends every `count`-th request (or conversation).

@@ -18,11 +18,11 @@ use crate::request::{Outcome, Row};
 
 use super::args::Backend;
 use super::client::{Client, Exchange, Job, Reply};
-use super::lag::Lag;
 use super::plan::RunPlan;
 use super::progress::LiveProgress;
 use super::rows::{Outputs, Recorder};
 use super::stop::{Stop, cannot_start};
+use super::verdict::Lag;
 
 /// A run about to begin: the target is reachable, the cache is flushed, the model is known.
 #[derive(Clone, Debug)]
@@ -141,8 +141,9 @@ impl PreparedRun {
         spawned.map_err(cannot_start)?;
         let _ = live.began.set(started);
 
-        let recorder = Recorder::new(self.clock.clone(), outputs);
-        let recorded = tokio::task::spawn_blocking(move || recorder.record_all(&ended));
+        let clock = self.clock.clone();
+        let recording = move || Recorder::record_all(clock, outputs, &ended);
+        let recorded = tokio::task::spawn_blocking(recording);
         let drained = async {
             stop.stopped().await;
             tokio::time::sleep(self.plan.args.drain_timeout_s).await;
