@@ -21,27 +21,24 @@ use crate::table::window::Window;
 mod args;
 pub mod arrival;
 pub mod client;
+mod control;
 pub mod driver;
 pub mod folder;
 pub mod plan;
-mod progress;
 mod rows;
-pub mod stop;
 mod verdict;
 pub mod workload;
 
 use client::INSECURE_WARNING;
+use control::{cannot_start, on_own_thread, print_line};
 
 pub use args::values::{rate, seconds, value_name};
 pub use args::{Args, Backend, OtlpArgs};
+pub use control::{LiveProgress, Progress, Stop, unless_signalled};
 pub use driver::{PreparedRun, Run, drive};
 use folder::Folder;
 pub use plan::RunPlan;
-use progress::print_line;
-pub use progress::{LiveProgress, Progress};
 use rows::{EngineLogs, Outputs, RowFile, Spans};
-pub use stop::{Stop, unless_signalled};
-use stop::{cannot_start, on_own_thread};
 use verdict::{Bounds, Evidence, judge};
 
 /// A run that is over, with its files written.
@@ -162,7 +159,7 @@ pub async fn run_with_progress(
     };
     let delays = verdict::event_loop_delays(clock.clone(), live.clone());
     let drain = args.drain_timeout_s;
-    let shown = progress::show(live.clone(), facts.scheduled, clock, &stop, drain);
+    let shown = control::show(live.clone(), facts.scheduled, clock, &stop, drain);
     let run = tokio::select! {
         // So that it is shown that requests are given up before they have ended.
         biased;

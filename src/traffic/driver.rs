@@ -18,10 +18,9 @@ use crate::request::{Outcome, Row};
 
 use super::args::Backend;
 use super::client::{Client, Exchange, Job, Reply};
+use super::control::{LiveProgress, Stop, cannot_start};
 use super::plan::RunPlan;
-use super::progress::LiveProgress;
 use super::rows::{Outputs, Recorder};
-use super::stop::{Stop, cannot_start};
 use super::verdict::Lag;
 
 /// A run about to begin: the target is reachable, the cache is flushed, the model is known.

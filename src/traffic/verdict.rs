@@ -17,7 +17,7 @@ use crate::stats::Histogram;
 use crate::units::{duration, percent};
 
 use super::client::Exchange;
-use super::progress::LiveProgress;
+use super::control::LiveProgress;
 
 /// A figure with two limits: above the first the run is degraded, above the second invalid; `None`: it never is by this figure alone.
 type Limit = (fn(&Evidence) -> f64, f64, Option<f64>);

@@ -10,8 +10,7 @@ use tempfile::NamedTempFile;
 use tokio::process::Command;
 
 use crate::error::Error;
-use crate::traffic::progress::print_line;
-use crate::traffic::stop::on_own_thread;
+use crate::traffic::control::{on_own_thread, print_line};
 
 use super::dataset::Dataset;
 
