@@ -19,15 +19,15 @@ use crate::stats::Histogram;
 use crate::table::window::Window;
 
 mod args;
-pub mod arrival;
+mod arrival;
 pub mod client;
 mod control;
-pub mod driver;
+mod driver;
 pub mod folder;
-pub mod plan;
+mod plan;
 mod rows;
 mod verdict;
-pub mod workload;
+mod workload;
 
 use client::INSECURE_WARNING;
 use control::{cannot_start, on_own_thread, print_line};

@@ -22,17 +22,13 @@ use crate::telemetry::otlp::collector::error_with_causes;
 
 mod connection;
 mod reply;
-mod secret;
 mod target;
-mod tls;
 
 pub use crate::request::UpstreamKind;
 use connection::Connection;
 pub use reply::Reply;
-use secret::masked;
-pub use secret::{api_key, bearer};
-pub use target::Target;
-pub use tls::{INSECURE_WARNING, TLS_HINT, Tls, TlsArgs};
+use target::masked;
+pub use target::{INSECURE_WARNING, TLS_HINT, Target, Tls, TlsArgs, api_key};
 
 /// How to send.
 #[derive(Clone, Debug)]

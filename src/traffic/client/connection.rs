@@ -22,7 +22,7 @@ use tokio_util::io::InspectReader;
 
 use crate::clock::{Clock, Stamp};
 
-use super::tls::Tls;
+use super::target::Tls;
 
 /// A socket whose reads are stamped.
 pub(super) type Socket = InspectReader<TcpStream, OnRead>;
