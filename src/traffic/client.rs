@@ -284,11 +284,11 @@ impl Client {
         response: Response<Incoming>,
     ) -> End {
         let (head, mut body) = response.into_parts();
-        self.head(in_flight, &head, connection.last_read.at());
+        self.head(in_flight, &head, connection.last_read());
         loop {
             match connection.read(&mut body).await {
                 Some(Ok(data)) => {
-                    let at = connection.last_read.at();
+                    let at = connection.last_read();
                     in_flight.observer.response_body(&data, at, 0);
                     if let Some(reply) = &mut in_flight.reply {
                         reply.push(&data);
@@ -298,7 +298,7 @@ impl Client {
                 None => break,
             }
         }
-        in_flight.observer.response_end(connection.last_read.at());
+        in_flight.observer.response_end(connection.last_read());
         connection.reused = true;
         self.put_idle(connection);
         End::Complete

@@ -35,21 +35,10 @@ type Stream = Either<Socket, TlsStream<Socket>>;
 
 type OnRead = Box<dyn FnMut(&[u8]) + Send>;
 
-/// When bytes were last read from a socket.
-#[derive(Clone, Debug, Default)]
-pub(super) struct LastRead(Arc<AtomicI64>);
-
-impl LastRead {
-    /// The time.
-    pub(super) fn at(&self) -> Stamp {
-        Stamp::from_nanos(self.0.load(Ordering::Relaxed))
-    }
-}
-
-/// Takes a timestamp at each read of a socket.
-fn stamped(stream: TcpStream, clock: Clock) -> (Socket, LastRead) {
-    let last = LastRead::default();
-    let at = last.0.clone();
+/// Takes a timestamp at each read of a socket; also returns when bytes were last read from it, in nanoseconds.
+fn stamped(stream: TcpStream, clock: Clock) -> (Socket, Arc<AtomicI64>) {
+    let last = Arc::<AtomicI64>::default();
+    let at = last.clone();
     let on_read = move |bytes: &[u8]| {
         if !bytes.is_empty() {
             at.store(clock.now().nanos(), Ordering::Relaxed);
@@ -62,8 +51,8 @@ fn stamped(stream: TcpStream, clock: Clock) -> (Socket, LastRead) {
 pub(super) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     http: Http,
-    /// When bytes were last read from it.
-    pub(super) last_read: LastRead,
+    /// When bytes were last read from it, in nanoseconds.
+    last_read: Arc<AtomicI64>,
     /// Whether it has served a request before.
     pub(super) reused: bool,
     is_closed: bool,
@@ -127,6 +116,11 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// When bytes were last read from it.
+    pub(super) fn last_read(&self) -> Stamp {
+        Stamp::from_nanos(self.last_read.load(Ordering::Relaxed))
     }
 
     /// Whether another request can be sent: the last exchange is over and the peer has not closed. Does not wait.
@@ -200,7 +194,8 @@ mod tests {
             manual.set(at(now));
             let mut read = vec![0; taken.len()];
             client.read_exact(&mut read).await.unwrap();
-            assert_eq!((&read[..], last.at()), (taken, at(read_at)));
+            let last = at(last.load(Ordering::Relaxed));
+            assert_eq!((&read[..], last), (taken, at(read_at)));
         }
     }
 }
