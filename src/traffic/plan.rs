@@ -289,7 +289,7 @@ impl RunPlan {
         self.schedule().flat_map(move |(number, offset)| {
             (0..self.turns(number)).map(move |turn| {
                 let due = (turn == 0).then_some(offset);
-                let lengths = self.turn_lengths(number, turn);
+                let lengths = self.lengths(number, turn);
                 (self.request_index(number, turn), due, lengths)
             })
         })

@@ -93,20 +93,15 @@ impl RunPlan {
     /// returns the tokens to ask for.
     pub fn prompt(&self, number: u64) -> (Value, u64) {
         // Stream 0 is the schedule's.
-        self.draw_prompt(number, number.wrapping_add(1), PART_STREAMS)
+        self.draw_prompt(number, number + 1, PART_STREAMS)
     }
 
     /// Builds the body of warm-up request `number`. Its random words differ from the run's, so that it warms no prefix cache; prompts
     /// of a file are the same.
     pub fn warmup(&self, number: u64) -> Bytes {
-        let stream = u64::MAX.wrapping_sub(number);
+        let stream = u64::MAX - number;
         let (prompt, output) = self.draw_prompt(number, stream, WARMUP_PART_STREAMS);
         self.body(prompt, output)
-    }
-
-    /// Returns the lengths of request (or first turn of conversation) `number`.
-    pub fn lengths(&self, number: u64) -> Lengths {
-        self.entry(number, &mut self.rng(number.wrapping_add(1))).1
     }
 
     /// The number of turns of conversation `number`; 1 for a single request.
@@ -145,8 +140,8 @@ impl RunPlan {
     }
 
     /// Returns the lengths of a turn of conversation `number`; of a later turn, without the turns and replies before it.
-    pub fn turn_lengths(&self, number: u64, turn: usize) -> Lengths {
-        let mut lengths = self.lengths(number);
+    pub fn lengths(&self, number: u64, turn: usize) -> Lengths {
+        let (_, mut lengths) = self.entry(number, &mut self.rng(number + 1));
         if let Some(next) = self.follow_up(number, turn) {
             lengths.input = formats::count_words(&next.text);
             lengths.output = next.output_length;
