@@ -178,16 +178,11 @@ pub async fn run_with_progress(
     Ok(finished)
 }
 
-/// Downloads the data set of a later run where necessary, and checks that it can be read.
+/// Makes the plan of a run, which may take long: downloads the data set where necessary, and reads it.
 ///
 /// # Errors
-/// It cannot be downloaded or read.
-pub async fn fetch_dataset(args: &Args) -> Result<(), Error> {
-    plan(args).await.map(drop)
-}
-
-/// Makes the plan, which may take long.
-async fn plan(args: &Args) -> Result<RunPlan, Error> {
+/// The data set cannot be downloaded or read; else as [`Args::plan`].
+pub async fn plan(args: &Args) -> Result<RunPlan, Error> {
     let args = args.with_downloads().await?;
     on_own_thread(move || args.plan()).await?
 }

@@ -273,7 +273,7 @@ pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyh
         let known = spec.router_url.as_deref().or(spec.running().next());
         let url = known.unwrap_or(NOT_KNOWN);
         let args = deploy::traffic(settings, url, spec.upstream_kind(), Path::new(""))?;
-        traffic::fetch_dataset(&args).await?;
+        traffic::plan(&args).await?;
     }
     Ok(())
 }
