@@ -65,11 +65,7 @@ pub(in crate::traffic) fn timestamp(text: &str) -> Result<Stamp, String> {
 /// Parses a JSON object.
 pub(in crate::traffic) fn object(text: &str) -> Result<Map<String, Value>, String> {
     const FORMAT: &str = "must be a JSON object such as {\"top_p\": 0.9}";
-    match serde_json::from_str(text) {
-        Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Err(FORMAT.to_owned()),
-        Err(error) => Err(format!("{FORMAT}: {error}")),
-    }
+    serde_json::from_str(text).map_err(|error| format!("{FORMAT}: {error}"))
 }
 
 /// Parses a header of the user's, or reads it from a file. Refuses headers that the client sets itself.
