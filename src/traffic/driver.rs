@@ -86,9 +86,7 @@ impl PreparedRun {
         let unreachable = |cause: String| Error::failed(format!("cannot reach {target}: {cause}"));
         let client = Client::new(plan.client.clone(), clock.clone()).await;
         let client = Arc::new(client.map_err(|error| unreachable(error.to_string()))?);
-        if plan.check_target {
-            client.preconnect().await.map_err(unreachable)?;
-        }
+        client.preconnect().await.map_err(unreachable)?;
         if plan.args.flush_cache {
             let flushed = client
                 .fetch(Method::POST, "/flush_cache", Bytes::new())

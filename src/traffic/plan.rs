@@ -36,8 +36,6 @@ pub struct RunPlan {
     pub max_turns: usize,
     /// The id of request `i` is `PREFIX-i`. Characters of a header value, without blanks.
     pub request_id_prefix: String,
-    /// Whether to fail before the run if the target cannot be reached.
-    pub check_target: bool,
 }
 
 /// More requests in one run are taken for a typing error.
@@ -77,7 +75,6 @@ impl Args {
             offsets: offsets.into(),
             dataset: Arc::new(dataset),
             request_id_prefix: self.id_prefix(),
-            check_target: true,
             args,
         };
         plan.check()?;
