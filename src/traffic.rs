@@ -29,6 +29,7 @@ mod rows;
 mod verdict;
 mod workload;
 
+use args::DatasetName;
 use client::INSECURE_WARNING;
 use control::{cannot_start, on_own_thread, print_line};
 
@@ -40,6 +41,7 @@ use folder::Folder;
 pub use plan::RunPlan;
 use rows::{EngineLogs, Outputs, RowFile, Spans};
 use verdict::{Bounds, Evidence, judge};
+use workload::source;
 
 /// A run that is over, with its files written.
 #[derive(Debug)]
@@ -183,7 +185,11 @@ pub async fn run_with_progress(
 /// # Errors
 /// The data set cannot be downloaded or read; else as [`Args::plan`].
 pub async fn plan(args: &Args) -> Result<RunPlan, Error> {
-    let args = args.with_downloads().await?;
+    let mut args = args.clone();
+    let data = &mut args.data;
+    if data.dataset_name == DatasetName::Sharegpt && data.dataset_path.is_none() {
+        data.dataset_path = Some(source::sharegpt().await?);
+    }
     on_own_thread(move || args.plan()).await?
 }
 

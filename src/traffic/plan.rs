@@ -87,18 +87,6 @@ impl Args {
         }
     }
 
-    /// Returns the flags with `--dataset-path` filled in for a data set that can be downloaded.
-    ///
-    /// # Errors
-    /// The download failed.
-    pub(in crate::traffic) async fn with_downloads(&self) -> Result<Args, Error> {
-        let mut args = self.clone();
-        if self.data.dataset_name == DatasetName::Sharegpt && self.data.dataset_path.is_none() {
-            args.data.dataset_path = Some(source::sharegpt().await?);
-        }
-        Ok(args)
-    }
-
     /// The arrival process that the flags of rate and burstiness describe.
     fn arrival(&self) -> Result<Arrival, Error> {
         let usage = |message: &str| Error::usage(message);
