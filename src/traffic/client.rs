@@ -66,7 +66,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_IDLE_NANOS: i64 = 4 * NANOS;
 
 /// Sends requests to one target.
-#[derive(Debug)]
 pub struct Client {
     options: ClientOptions,
     addresses: Vec<SocketAddr>,

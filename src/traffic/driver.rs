@@ -24,7 +24,7 @@ use super::rows::{Outputs, Recorder};
 use super::verdict::Lag;
 
 /// A run about to begin: the target is reachable, the cache is flushed, the model is known.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PreparedRun {
     pub(super) plan: Arc<RunPlan>,
     pub(super) client: Arc<Client>,

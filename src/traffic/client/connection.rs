@@ -1,7 +1,6 @@
 //! A keep-alive connection, driven by the task that uses it, so that no event has to pass between tasks; and its socket, which takes a
 //! timestamp at each read, so that what is parsed later gets the time at which its bytes arrived.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -135,12 +134,6 @@ impl Connection {
 fn drive(http: &mut Http, is_closed: &mut bool, cx: &mut Context<'_>) {
     // An error reaches the request in flight through its response or body.
     *is_closed = *is_closed || Pin::new(http).poll(cx).is_ready();
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]
