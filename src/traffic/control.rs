@@ -95,10 +95,9 @@ pub(super) async fn show<T>(
 
 /// Prints a line each second on a terminal, else every five.
 async fn print(live: &LiveProgress, total: usize, clock: &Clock) {
-    let seconds = if std::io::stderr().is_terminal() {
-        1
-    } else {
-        5
+    let seconds = match io::stderr().is_terminal() {
+        true => 1,
+        false => 5,
     };
     let began = live.began().await;
     loop {

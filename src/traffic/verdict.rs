@@ -196,7 +196,6 @@ const SLIGHT_RANGE: (f64, f64) = (0.010, 0.100);
 const GROSS_RANGE: (f64, f64) = (0.050, 0.500);
 
 /// How long the measuring task sleeps between two wake-ups. A hundred wake-ups a second have no measurable cost.
-const TICK: Duration = Duration::from_millis(10);
 const TICK_NANOS: i64 = 10_000_000;
 
 /// How late something was over a run, in seconds.
@@ -363,7 +362,7 @@ pub(super) fn event_loop_delays(clock: Clock, live: Arc<LiveProgress>) -> Arc<Mu
         clock.wait_until(live.began().await).await;
         loop {
             let due = clock.now().plus_nanos(TICK_NANOS);
-            tokio::time::sleep(TICK).await;
+            tokio::time::sleep(Duration::from_nanos(TICK_NANOS.unsigned_abs())).await;
             let Some(delays) = weak.upgrade() else { return };
             record_tick(&mut delays.lock(), clock.now().nanos_since(due));
         }
