@@ -89,15 +89,15 @@ impl Args {
 
     /// The arrival process that the flags of rate and burstiness describe.
     fn arrival(&self) -> Result<Arrival, Error> {
-        let usage = |message: &str| Error::usage(message);
         let gaps = match self.data.arrival {
             Some(ArrivalSource::Constant) if self.burstiness == 1.0 => Gaps::Constant,
             _ if self.burstiness == 1.0 => Gaps::Exponential,
             None | Some(ArrivalSource::Gamma) => {
                 let gamma = Gamma::new(self.burstiness, 1.0 / self.burstiness);
-                Gaps::Gamma(gamma.map_err(|error| usage(&format!("--burstiness: {error}")))?)
+                let wrong = |error| Error::usage(format!("--burstiness: {error}"));
+                Gaps::Gamma(gamma.map_err(wrong)?)
             }
-            _ => return Err(usage("--burstiness: goes with --arrival gamma")),
+            _ => return Err(Error::usage("--burstiness: goes with --arrival gamma")),
         };
         match &self.rate_curve {
             None => Ok(Arrival::new(self.request_rate, gaps)),
