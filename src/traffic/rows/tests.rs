@@ -1,6 +1,6 @@
-//! Writes files of rows; simulates runs through generator → front → router → hop → engine, each with its own clock whose offset the test knows. The time of
-//! every moment in a row must be right within the error that the row states; durations on one clock must be exact; and errors must add
-//! up along the chain.
+//! Writes files of rows; simulates runs through generator → front → router → hop → engine, each with its own clock whose offset the test
+//! knows. The time of every moment in a row must be right within the error that the row states; durations on one clock must be exact;
+//! and errors must add up along the chain.
 
 use proptest::prelude::*;
 
