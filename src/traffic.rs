@@ -1,58 +1,85 @@
 //! The traffic generator: sends each request at its scheduled time whether or not earlier ones have ended (an open loop), and
-//! writes a row for every request.
+//! writes a row for every request. Here: a run from flags to files.
 
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::ScopedJoinHandle;
+use std::thread::{ScopedJoinHandle, available_parallelism};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::clock::Clock;
-use crate::error::Error;
+use crate::clock::{Clock, NANOS, Stamp};
+use crate::disk;
+use crate::error::{Error, INVALID, SIGNALLED, TOO_MANY_FAILED};
+use crate::report::files::{BEGUN, Grade, PARTIAL, ROWS, SCHEDULE, SUMMARY, Verdict};
 use crate::report::load::{RunFacts, Summary};
+use crate::request::shown_text;
 use crate::stats::Histogram;
 use crate::table::window::Window;
 
 mod args;
-pub mod arrival;
+mod arrival;
 pub mod client;
-mod clocks;
-mod download;
-pub mod driver;
-mod finished;
+mod control;
+mod driver;
 pub mod folder;
-pub mod lag;
-pub mod machine;
-mod output;
-pub mod plan;
-mod progress;
+mod plan;
 mod rows;
-pub mod shard;
-pub mod spans;
-pub mod stop;
 mod verdict;
-pub mod workload;
+mod workload;
 
+use args::DatasetName;
 use client::INSECURE_WARNING;
+use control::{cannot_start, on_own_thread, print_line};
 
-pub use args::values::{rate, seconds};
-pub use args::{Args, value_name};
+pub use args::values::{rate, seconds, value_name};
+pub use args::{Args, Backend, OtlpArgs};
+pub use control::{LiveProgress, Progress, Stop, unless_signalled};
 pub use driver::{PreparedRun, Run, drive};
-pub use finished::FinishedRun;
 use folder::Folder;
-use machine::Machine;
-use output::{FILES, RowFile};
 pub use plan::RunPlan;
-use progress::print_line;
-pub use progress::{LiveProgress, Progress};
-use rows::{EngineLogs, Outputs};
-use spans::Spans;
-pub use stop::{Stop, unless_signalled};
-use stop::{cannot_start, on_own_thread};
-use verdict::{Evidence, judge};
+use rows::{EngineLogs, Outputs, RowFile, Spans};
+use verdict::{Bounds, Evidence, judge};
+use workload::source;
+
+/// A run that is over, with its files written.
+#[derive(Debug)]
+pub struct FinishedRun {
+    /// The figures.
+    pub summary: Summary,
+    /// Whether the figures can be trusted.
+    pub verdict: Verdict,
+    /// What the verdict was judged by.
+    pub evidence: Evidence,
+    /// What a reader of the figures must know: requests waited for slots, the run was cut short, …
+    pub warnings: Vec<String>,
+    /// The folder of the files.
+    pub output_dir: PathBuf,
+    /// Why scripts must not take the run for a complete and valid one.
+    pub failure: Option<Error>,
+}
+
+/// The properties of a machine that matter for its figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Machine {
+    /// Processors this process may use.
+    pub cores: Option<usize>,
+    /// The processor's model name.
+    pub cpu_model: Option<String>,
+    /// Name and release of the kernel.
+    pub kernel: Option<String>,
+}
 
 /// The parent of a run's folder where `--output-dir` is not given.
 const RESULTS: &str = "results/traffic";
+/// What is told of a run that was stopped.
+const STOPPED: &str = "the run was stopped before its end";
+/// The default of `--max-failed`.
+const HALF: f64 = 0.5;
+/// All files that a run may leave in its folder, however it ends.
+const FILES: [&str; 5] = [ROWS, PARTIAL, SUMMARY, SCHEDULE, BEGUN];
+const SCHEDULE_COLUMNS: &str =
+    "index,scheduled_offset,input_length,output_length,request_id,data_id";
 
 /// Runs `args` to the end, or until Ctrl-C, and writes the files. Shows progress on standard error.
 ///
@@ -83,7 +110,7 @@ pub fn beside_runtimes<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Er
 pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     // One thread sends some thousands of requests a second. With more threads, tasks move between them, which delays sends; and
     // the pacing thread, often the server too, needs a core.
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = available_parallelism().map_or(1, usize::from);
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads((cores / 2).clamp(1, 4))
         .enable_all()
@@ -113,7 +140,7 @@ pub async fn run_with_progress(
     let plan = &prepared.plan;
     // Checked again, so that nothing is left of a run that comes too late.
     plan.start(clock.now())?;
-    let dir = output::begin(&folder, plan, clock.now())?;
+    let dir = begin(&folder, plan, clock.now())?;
     let start = plan.start(clock.now())?;
     let mut facts = RunFacts {
         started: start,
@@ -131,9 +158,9 @@ pub async fn run_with_progress(
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
-    let delays = lag::of_event_loop(clock.clone(), live.clone());
+    let delays = verdict::event_loop_delays(clock.clone(), live.clone());
     let drain = args.drain_timeout_s;
-    let shown = progress::show(live.clone(), facts.scheduled, clock, &stop, drain);
+    let shown = control::show(live.clone(), facts.scheduled, clock, &stop, drain);
     let run = tokio::select! {
         // So that it is shown that requests are given up before they have ended.
         biased;
@@ -152,17 +179,16 @@ pub async fn run_with_progress(
     Ok(finished)
 }
 
-/// Downloads the data set of a later run where necessary, and checks that it can be read.
+/// Makes the plan of a run, which may take long: downloads the data set where necessary, and reads it.
 ///
 /// # Errors
-/// It cannot be downloaded or read.
-pub async fn fetch_dataset(args: &Args) -> Result<(), Error> {
-    plan(args).await.map(drop)
-}
-
-/// Makes the plan, which may take long.
-async fn plan(args: &Args) -> Result<RunPlan, Error> {
-    let args = args.with_downloads().await?;
+/// The data set cannot be downloaded or read; else as [`Args::plan`].
+pub async fn plan(args: &Args) -> Result<RunPlan, Error> {
+    let mut args = args.clone();
+    let data = &mut args.data;
+    if data.dataset_name == DatasetName::Sharegpt && data.dataset_path.is_none() {
+        data.dataset_path = Some(source::sharegpt().await?);
+    }
     on_own_thread(move || args.plan()).await?
 }
 
@@ -183,25 +209,36 @@ async fn prepare(
 
 /// Completes the file of rows, computes the figures from it and writes `summary.json`.
 fn finish(
-    mut run: Run,
+    run: Run,
     dir: PathBuf,
     facts: &RunFacts,
     delays: &Histogram,
 ) -> Result<FinishedRun, Error> {
     let (rows, written, lost_spans) = run.recorder.finish();
-    let plan = run.plan.clone();
-    let args = &plan.args;
+    let (plan, args) = (&run.plan, &run.plan.args);
     let edges = [args.leave_out_first, args.leave_out_last].map(|edge| edge.as_secs_f64());
     let summary = Summary::of_file(&rows, facts, edges);
     let summary = summary.map_err(|read_error| match &written {
         Err(write_error) => Error::failed(format!("no figures: {write_error}")),
         Ok(()) => Error::failed(format!("no figures: {read_error}")),
     })?;
-    let evidence = Evidence::of(&run, &summary, delays);
+    let is_at_once = plan.offsets.first() == plan.offsets.last();
+    let bounds = Bounds::of(summary.typical_wait());
+    let scheduled = facts.scheduled as u64;
+    let not_due = scheduled.saturating_sub(summary.requests());
+    let evidence = Evidence {
+        scheduled,
+        // Requests that were due and waited for a slot until the stop have rows, but were not sent either.
+        unsent: u64::from(run.stopped) * (not_due + run.lag.unsent),
+        given_up: run.lag.given_up,
+        due: summary.requests(),
+        failed: summary.failed(),
+        dropped: run.dropped,
+        ..Evidence::measured(&run.lag, delays, bounds, is_at_once)
+    };
     let verdict = judge(&evidence);
     let mut warnings = Vec::from_iter(run.lag.warning());
-    let stopped = "the run was stopped before its end";
-    warnings.extend(run.stopped.then(|| stopped.to_owned()));
+    warnings.extend(run.stopped.then(|| STOPPED.to_owned()));
     let window = summary.window.as_ref();
     warnings.extend(window.and_then(Window::warning));
     let insecure = args.tls.insecure.then(|| INSECURE_WARNING.to_owned());
@@ -214,7 +251,7 @@ fn finish(
     let rows = rows.file_name().unwrap_or_default().display().to_string();
     let written = written.map_err(|error| format!("{error}; see {rows} for the rows"));
     let written = written.map_err(Error::failed);
-    let summarized = output::write_summary(&dir, &json);
+    let summarized = write_summary(&dir, &json);
     let failure = summary.failure().map(Error::failed);
     Ok(FinishedRun {
         failure: failure.or(written.and(summarized).err()),
@@ -224,6 +261,107 @@ fn finish(
         warnings,
         output_dir: dir,
     })
+}
+
+/// Creates the folder of a run that begins `now`, and writes `schedule.csv`, with offsets in seconds from the start of the run.
+///
+/// # Errors
+/// The folder holds a run already, or cannot be written.
+fn begin(folder: &Folder, plan: &RunPlan, now: Stamp) -> Result<PathBuf, Error> {
+    let dir = folder.create(&FILES, now)?;
+    let path = dir.join(SCHEDULE);
+    let written = File::create_new(&path).and_then(|file| {
+        let mut rows = csv::Writer::from_writer(file);
+        rows.write_record(SCHEDULE_COLUMNS.split(','))?;
+        // Escaped as in `requests.csv`, so that the two files can be joined.
+        let escaped = |text: &str| shown_text(text.into()).into_owned();
+        for (index, due, lengths) in plan.requests() {
+            let offset = due.map(|due| format!("{}.{:09}", due / NANOS, due % NANOS));
+            rows.write_record([
+                index.to_string(),
+                offset.unwrap_or_default(),
+                lengths.input.to_string(),
+                lengths.output.to_string(),
+                escaped(&plan.req_id(index)),
+                escaped(lengths.data_id.as_deref().unwrap_or_default()),
+            ])?;
+        }
+        rows.flush()
+    });
+    written.map_err(|cause| Error::write(&path, cause))?;
+    Ok(dir)
+}
+
+/// Writes `summary.json`.
+///
+/// # Errors
+/// It cannot be written.
+fn write_summary(dir: &Path, summary: &Value) -> Result<(), Error> {
+    let path = dir.join(SUMMARY);
+    let written = disk::replace(&path, format!("{summary:#}\n").as_bytes());
+    written.map_err(|cause| Error::write(&path, cause))?;
+    // The summary holds all of it; a file that cannot be removed does no harm.
+    let _ = std::fs::remove_file(dir.join(BEGUN));
+    Ok(())
+}
+
+impl FinishedRun {
+    /// Sets `failure` by the signal that stopped the run; else by its verdict, and by the number of failed requests. What says already
+    /// that no request succeeded, or that files could not be written, stays the message.
+    fn judge(&mut self, signal: Option<u8>, max_failed: Option<f64>) {
+        let [failed, all] = [self.summary.failed(), self.summary.requests()];
+        let allowed = max_failed.unwrap_or(HALF);
+        let has_failed_too_often = failed as f64 > allowed * all as f64;
+        let is_invalid = self.verdict.grade == Grade::Invalid;
+        let known = self.failure.take();
+        let (code, message) = if let Some(signal) = signal {
+            (SIGNALLED + signal, STOPPED.to_owned())
+        } else if is_invalid && known.is_none() {
+            let message = "the run is INVALID: its figures are not the server's";
+            (INVALID, message.to_owned())
+        } else if has_failed_too_often && (max_failed.is_some() || known.is_none()) {
+            let message = format!(
+                "{failed} of {all} requests failed, more than --max-failed {allowed} allows"
+            );
+            (TOO_MANY_FAILED, message)
+        } else {
+            self.failure = known;
+            return;
+        };
+        let message = known.map_or(message, |failure| failure.message);
+        self.failure = Some(Error { message, code });
+    }
+
+    /// Renders the result for the terminal.
+    pub fn to_text(&self) -> String {
+        let mut text = self.verdict.marked(&self.summary.to_text());
+        text.push_str(&self.verdict.to_text(&self.evidence));
+        for warning in &self.warnings {
+            text.push_str(&format!("note: {warning}\n"));
+        }
+        text.push_str(&format!("files: {}\n", self.output_dir.display()));
+        text
+    }
+}
+
+impl Machine {
+    /// Reads the properties from the system; `None` where it does not report one.
+    pub fn read() -> Machine {
+        let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+        Machine {
+            cores: available_parallelism().ok().map(usize::from),
+            cpu_model: cpu_model(&cpus),
+            kernel: kernel.map(|release| format!("Linux {}", release.trim())),
+        }
+    }
+}
+
+/// Returns the first `model name` of a `/proc/cpuinfo`.
+fn cpu_model(cpus: &str) -> Option<String> {
+    let mut lines = cpus.lines().filter_map(|line| line.split_once(':'));
+    let (_, name) = lines.find(|(key, _)| key.trim() == "model name")?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

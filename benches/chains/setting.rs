@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use queuescope::stats::quantile;
-use queuescope::traffic::machine::Machine;
+use queuescope::traffic::Machine;
 
 /// A number from the environment.
 pub fn setting(name: &str, default: f64) -> f64 {

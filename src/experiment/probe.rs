@@ -13,9 +13,7 @@ use crate::request::{Moment, Row};
 use crate::terminal;
 use crate::traffic;
 use crate::traffic::client::{INSECURE_WARNING, Target, TlsArgs, UpstreamKind};
-use crate::traffic::spans::OtlpArgs;
-use crate::traffic::workload::Backend;
-use crate::traffic::{LiveProgress, RunPlan, Stop, drive};
+use crate::traffic::{Backend, LiveProgress, OtlpArgs, RunPlan, Stop, drive};
 use crate::units::between;
 
 /// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane

@@ -1,28 +1,26 @@
 //! The command line of the generator. Flags that SGLang's and vLLM's benchmark clients also have are named as there.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
 use crate::clock::Stamp;
+use crate::error::Error;
 use crate::report::load::Goal;
+use crate::request::Endpoint;
 use crate::request::csv::Base;
+use crate::telemetry::otlp::settings::Protocol;
 use crate::units::{at_least, between, share};
 
-use super::arrival::curve::Curve;
+use super::arrival::{Arrival, Curve};
 use super::client::{Target, TlsArgs, UpstreamKind};
-use super::shard::Shard;
-use super::spans::OtlpArgs;
-use super::workload::backend::Backend;
-use super::workload::conversation::ConversationArgs;
 
-mod data;
 pub mod values;
-
-pub use data::{ArrivalSource, DataArgs, DatasetName};
-pub use values::value_name;
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
 #[derive(Clone, Debug, clap::Parser)]
@@ -202,4 +200,243 @@ pub struct Args {
     #[arg(long, value_name = "TEXT", value_parser = values::id_prefix)]
     #[arg(help_heading = "What is written")]
     pub request_id_prefix: Option<String>,
+}
+
+/// Which API a request speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// SGLang's own `/generate`.
+    Sglang,
+    /// OpenAI's `/v1/completions`.
+    SglangOai,
+    /// OpenAI's `/v1/chat/completions`.
+    SglangOaiChat,
+    /// `/v1/chat/completions` of any server that speaks OpenAI's API: nothing of SGLang's own is sent.
+    OpenaiChat,
+}
+
+/// Where prompts come from.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "What is sent")]
+pub struct DataArgs {
+    /// Where prompts come from
+    #[arg(long, value_enum, value_name = "NAME", default_value = "random")]
+    pub dataset_name: DatasetName,
+    /// File of the data set, required for custom, mooncake, azure and burstgpt
+    ///
+    /// Without it sharegpt is downloaded once, to the user's cache folder. custom is a JSON array or JSON lines of
+    /// {"prompt", "completion", "id"} or {"messages"}.
+    #[arg(long, value_name = "FILE", required_if_eq_any = [
+        ("dataset_name", "custom"), ("dataset_name", "mooncake"), ("dataset_name", "azure"), ("dataset_name", "burstgpt"),
+    ])]
+    pub dataset_path: Option<PathBuf>,
+    /// When requests are sent [default: poisson, or gamma with --burstiness]
+    #[arg(long, value_enum, help_heading = "When requests are sent")]
+    pub arrival: Option<ArrivalSource>,
+    /// With --arrival trace: this many times as fast [default: 1]
+    ///
+    /// 2 sends the requests of an hour in half of one.
+    #[arg(long, value_name = "FACTOR", value_parser = between(1e-6, 1e6))]
+    #[arg(help_heading = "When requests are sent")]
+    pub trace_speed: Option<f64>,
+    /// How ShareGPT is sampled
+    #[command(flatten)]
+    pub sharegpt: SharegptArgs,
+    /// What groups are like
+    #[command(flatten)]
+    pub shared_prefix: SharedPrefixArgs,
+}
+
+/// `--dataset-name`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DatasetName {
+    /// Random English words
+    Random,
+    /// Random token ids: exact token counts without a tokenizer
+    RandomIds,
+    /// The entries of --dataset-path
+    Custom,
+    /// A sample of ShareGPT's conversations, first turns (or more, --turns)
+    Sharegpt,
+    /// Conversations of random words: each turn is sent with the replies to those before it (--turns, …)
+    Conversations,
+    /// Groups of prompts of random words that begin alike (--gsp-…)
+    GeneratedSharedPrefix,
+    /// Mooncake's trace (mooncake_trace.jsonl of github.com/kvcache-ai/Mooncake): lengths, shared blocks and times
+    Mooncake,
+    /// Azure's LLM inference trace (AzureLLMInferenceTrace_*.csv of github.com/Azure/AzurePublicDataset): lengths and times
+    Azure,
+    /// BurstGPT's trace (BurstGPT_*.csv of github.com/HPMLL/BurstGPT): lengths and times
+    Burstgpt,
+}
+
+/// `--arrival`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ArrivalSource {
+    /// Gaps that are exponential and know nothing of each other, as of many users
+    Poisson,
+    /// Gaps of a gamma distribution whose shape is --burstiness
+    Gamma,
+    /// Gaps that are all the same
+    Constant,
+    /// At the times that a trace has (mooncake, azure, burstgpt)
+    Trace,
+}
+
+/// What conversations are like.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Data sets conversations and sharegpt")]
+pub struct ConversationArgs {
+    /// Turns, at most [default: 4 of conversations, 1 of sharegpt]
+    #[arg(long, value_name = "N", value_parser = between(1, MAX_TURNS))]
+    pub turns: Option<usize>,
+    /// Mean time from the end of a reply to the next turn, exponentially distributed
+    #[arg(long, value_name = "SECONDS", default_value = "1",
+        value_parser = values::seconds_or_zero)]
+    pub think_time_s: Duration,
+    /// Words of a later turn, at most
+    ///
+    /// --random-range-ratio holds for it too.
+    #[arg(long, value_name = "N", default_value = "64",
+        value_parser = values::length)]
+    pub follow_up_len: u64,
+}
+
+/// How ShareGPT is sampled.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Data set sharegpt")]
+pub struct SharegptArgs {
+    /// Tokens to ask for [default: those of the answer, four bytes each]
+    #[arg(long, value_name = "N", value_parser = values::length)]
+    pub sharegpt_output_len: Option<u64>,
+    /// Leave out conversations of more tokens (of four bytes each)
+    ///
+    /// Prompt and answer together.
+    #[arg(long, value_name = "N", value_parser = values::length)]
+    pub sharegpt_context_len: Option<u64>,
+}
+
+/// The groups of prompts with a shared prefix.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Data set generated-shared-prefix")]
+pub struct SharedPrefixArgs {
+    /// Groups of prompts that begin alike
+    #[arg(long, value_name = "N", default_value = "64",
+        value_parser = at_least(1_u32))]
+    pub gsp_num_groups: u32,
+    /// Prompts of each group
+    #[arg(long, value_name = "N", default_value = "16",
+        value_parser = at_least(1_u32))]
+    pub gsp_prompts_per_group: u32,
+    /// Words that the prompts of a group share
+    #[arg(long, value_name = "N", default_value = "2048",
+        value_parser = values::length)]
+    pub gsp_system_prompt_len: u64,
+    /// Words of each prompt's own, behind them
+    #[arg(long, value_name = "N", default_value = "128",
+        value_parser = values::length)]
+    pub gsp_question_len: u64,
+    /// Tokens to ask for
+    #[arg(long, value_name = "N", default_value = "256",
+        value_parser = values::length)]
+    pub gsp_output_len: u64,
+}
+
+/// Where the generator's own spans go.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "What is written")]
+pub struct OtlpArgs {
+    /// OpenTelemetry collector that gets a span a request
+    ///
+    /// As in http://127.0.0.1:4317 (gRPC); with another port http/protobuf. The OTEL_* variables do, too.
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+    /// How spans travel: grpc or http/protobuf [default: by the port]
+    #[arg(long, value_name = "PROTOCOL")]
+    pub otlp_protocol: Option<Protocol>,
+}
+
+/// One of `count` generators that share a schedule; it sends every `count`-th request (or conversation).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Its number, from 0.
+    pub index: usize,
+    /// The number of shards.
+    pub count: usize,
+}
+
+/// More turns are taken for a typing error.
+const MAX_TURNS: usize = 1000;
+
+/// The default of `--turns` for the data set `conversations`.
+const DEFAULT_TURNS: usize = 4;
+
+impl Backend {
+    /// The endpoint that requests are sent to.
+    pub const fn endpoint(self) -> Endpoint {
+        match self {
+            Backend::Sglang => Endpoint::Generate,
+            Backend::SglangOai => Endpoint::Completions,
+            Backend::SglangOaiChat | Backend::OpenaiChat => Endpoint::Chat,
+        }
+    }
+}
+
+impl DataArgs {
+    /// Returns the speed of a trace whose times are used; `None` for any other arrival. `arrival` is the process that the flags of
+    /// rate and burstiness describe.
+    ///
+    /// # Errors
+    /// [`Error::usage`]: flags that do not go together.
+    pub(super) fn speed(&self, arrival: &Arrival) -> Result<Option<f64>, Error> {
+        let usage = |message: &str| Err(Error::usage(message));
+        use DatasetName::{Azure, Burstgpt, Mooncake};
+        let is_trace = matches!(self.dataset_name, Mooncake | Azure | Burstgpt);
+        match (self.arrival, is_trace) {
+            (Some(ArrivalSource::Trace), true) if *arrival == Arrival::AtOnce => {
+                Ok(Some(self.trace_speed.unwrap_or(1.0)))
+            }
+            (Some(ArrivalSource::Trace), _) => usage(
+                "--arrival trace: goes with --dataset-name mooncake, azure or burstgpt, which say when requests are sent, and \
+                 without --request-rate and --rate-curve (--trace-speed makes it faster or slower)",
+            ),
+            _ if self.trace_speed.is_some() => usage("--trace-speed: goes with --arrival trace"),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the turns of each conversation, at most; `given` is `--turns`.
+    ///
+    /// # Errors
+    /// [`Error::usage`]: the data set has no conversations.
+    pub(super) fn turns(&self, given: Option<usize>) -> Result<usize, Error> {
+        match (self.dataset_name, given) {
+            (DatasetName::Conversations, turns) => Ok(turns.unwrap_or(DEFAULT_TURNS)),
+            (DatasetName::Sharegpt, turns) => Ok(turns.unwrap_or(1)),
+            (_, None | Some(1)) => Ok(1),
+            (_, Some(turns)) => Err(Error::usage(format!(
+                "--turns {turns}: goes with --dataset-name conversations or sharegpt"
+            ))),
+        }
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Shard, String> {
+        let parts = text.split_once('/');
+        let parts = parts.and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        let shard = parts.filter(|(index, count)| index < count);
+        shard
+            .map(|(index, count)| Shard { index, count })
+            .ok_or_else(|| "must be I/N, I from 0 to N - 1, such as 0/4".to_owned())
+    }
+}
+
+impl fmt::Display for Shard {
+    /// In the form that is parsed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.index, self.count)
+    }
 }

@@ -22,17 +22,13 @@ use crate::telemetry::otlp::exporter::error_with_causes;
 
 mod connection;
 mod reply;
-mod secret;
 mod target;
-mod tls;
 
 pub use crate::request::UpstreamKind;
 use connection::Connection;
 pub use reply::Reply;
-use secret::masked;
-pub use secret::{api_key, bearer};
-pub use target::Target;
-pub use tls::{INSECURE_WARNING, TLS_HINT, Tls, TlsArgs};
+use target::masked;
+pub use target::{INSECURE_WARNING, TLS_HINT, Target, Tls, TlsArgs, api_key};
 
 /// How to send.
 #[derive(Clone, Debug)]
@@ -70,7 +66,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_IDLE_NANOS: i64 = 4 * NANOS;
 
 /// Sends requests to one target.
-#[derive(Debug)]
 pub struct Client {
     options: ClientOptions,
     addresses: Vec<SocketAddr>,
@@ -288,11 +283,11 @@ impl Client {
         response: Response<Incoming>,
     ) -> End {
         let (head, mut body) = response.into_parts();
-        self.head(in_flight, &head, connection.last_read.at());
+        self.head(in_flight, &head, connection.last_read());
         loop {
             match connection.read(&mut body).await {
                 Some(Ok(data)) => {
-                    let at = connection.last_read.at();
+                    let at = connection.last_read();
                     in_flight.observer.response_body(&data, at, 0);
                     if let Some(reply) = &mut in_flight.reply {
                         reply.push(&data);
@@ -302,7 +297,7 @@ impl Client {
                 None => break,
             }
         }
-        in_flight.observer.response_end(connection.last_read.at());
+        in_flight.observer.response_end(connection.last_read());
         connection.reused = true;
         self.put_idle(connection);
         End::Complete

@@ -16,16 +16,15 @@ use crate::clock::{Clock, Stamp};
 use crate::error::Error;
 use crate::request::{Outcome, Row};
 
+use super::args::Backend;
 use super::client::{Client, Exchange, Job, Reply};
-use super::lag::Lag;
+use super::control::{LiveProgress, Stop, cannot_start};
 use super::plan::RunPlan;
-use super::progress::LiveProgress;
 use super::rows::{Outputs, Recorder};
-use super::stop::{Stop, cannot_start};
-use super::workload::Backend;
+use super::verdict::Lag;
 
 /// A run about to begin: the target is reachable, the cache is flushed, the model is known.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PreparedRun {
     pub(super) plan: Arc<RunPlan>,
     pub(super) client: Arc<Client>,
@@ -87,9 +86,7 @@ impl PreparedRun {
         let unreachable = |cause: String| Error::failed(format!("cannot reach {target}: {cause}"));
         let client = Client::new(plan.client.clone(), clock.clone()).await;
         let client = Arc::new(client.map_err(|error| unreachable(error.to_string()))?);
-        if plan.check_target {
-            client.preconnect().await.map_err(unreachable)?;
-        }
+        client.preconnect().await.map_err(unreachable)?;
         if plan.args.flush_cache {
             let flushed = client
                 .fetch(Method::POST, "/flush_cache", Bytes::new())
@@ -141,8 +138,9 @@ impl PreparedRun {
         spawned.map_err(cannot_start)?;
         let _ = live.began.set(started);
 
-        let recorder = Recorder::new(self.clock.clone(), outputs);
-        let recorded = tokio::task::spawn_blocking(move || recorder.record_all(&ended));
+        let clock = self.clock.clone();
+        let recording = move || Recorder::record_all(clock, outputs, &ended);
+        let recorded = tokio::task::spawn_blocking(recording);
         let drained = async {
             stop.stopped().await;
             tokio::time::sleep(self.plan.args.drain_timeout_s).await;

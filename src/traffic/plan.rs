@@ -1,25 +1,23 @@
-//! The plan of a run: what is sent, when and how. Made from the flags.
+//! The plan of a run: what is sent, when and how. Made from the flags; described for `summary.json`, and as text.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand_distr::Gamma;
+use serde_json::{Value, json};
 
 use crate::clock::{NANOS, Stamp};
 use crate::error::Error;
 use crate::report::load::Goal;
 
-mod describe;
-
-use super::args::{Args, ArrivalSource, DatasetName, value_name};
-use super::arrival::curve::Curve;
-use super::arrival::{Arrival, Gaps};
+use super::args::values::value_name;
+use super::args::{Args, ArrivalSource, DatasetName};
+use super::arrival::{Arrival, Curve, Gaps};
 use super::client::{ClientOptions, api_key};
-use super::download;
 use super::workload::dataset::{Content, Dataset, Lengths};
-use super::workload::trace::{Limits, MAX_KEPT};
-use super::workload::{custom, sharegpt, source, trace};
+use super::workload::formats::{Limits, MAX_KEPT, read_custom, read_sharegpt, read_trace};
+use super::workload::source;
 
 /// Everything that a run needs.
 #[derive(Clone, Debug)]
@@ -38,8 +36,6 @@ pub struct RunPlan {
     pub max_turns: usize,
     /// The id of request `i` is `PREFIX-i`. Characters of a header value, without blanks.
     pub request_id_prefix: String,
-    /// Whether to fail before the run if the target cannot be reached.
-    pub check_target: bool,
 }
 
 /// More requests in one run are taken for a typing error.
@@ -79,7 +75,6 @@ impl Args {
             offsets: offsets.into(),
             dataset: Arc::new(dataset),
             request_id_prefix: self.id_prefix(),
-            check_target: true,
             args,
         };
         plan.check()?;
@@ -92,32 +87,17 @@ impl Args {
         }
     }
 
-    /// Returns the flags with `--dataset-path` filled in for a data set that can be downloaded.
-    ///
-    /// # Errors
-    /// The download failed.
-    pub(in crate::traffic) async fn with_downloads(&self) -> Result<Args, Error> {
-        let mut args = self.clone();
-        if self.data.dataset_name == DatasetName::Sharegpt && self.data.dataset_path.is_none() {
-            // The variable of Hugging Face's own client.
-            let mirror = std::env::var("HF_ENDPOINT").ok();
-            let mirror = mirror.as_deref().filter(|mirror| !mirror.is_empty());
-            args.data.dataset_path = Some(download::sharegpt(&download::cache(), mirror).await?);
-        }
-        Ok(args)
-    }
-
     /// The arrival process that the flags of rate and burstiness describe.
     fn arrival(&self) -> Result<Arrival, Error> {
-        let usage = |message: &str| Error::usage(message);
         let gaps = match self.data.arrival {
             Some(ArrivalSource::Constant) if self.burstiness == 1.0 => Gaps::Constant,
             _ if self.burstiness == 1.0 => Gaps::Exponential,
             None | Some(ArrivalSource::Gamma) => {
                 let gamma = Gamma::new(self.burstiness, 1.0 / self.burstiness);
-                Gaps::Gamma(gamma.map_err(|error| usage(&format!("--burstiness: {error}")))?)
+                let wrong = |error| Error::usage(format!("--burstiness: {error}"));
+                Gaps::Gamma(gamma.map_err(wrong)?)
             }
-            _ => return Err(usage("--burstiness: goes with --arrival gamma")),
+            _ => return Err(Error::usage("--burstiness: goes with --arrival gamma")),
         };
         match &self.rate_curve {
             None => Ok(Arrival::new(self.request_rate, gaps)),
@@ -168,17 +148,17 @@ impl Args {
         let path = data.dataset_path.as_deref();
         let file = path.unwrap_or(Path::new(""));
         let generated = match data.dataset_name {
-            Custom => return source::read(file, |file| custom::read(file)),
+            Custom => return source::read(file, |file| read_custom(file)),
             Sharegpt => {
                 let count = self.offsets(arrival, turns, None)?.len();
                 let lengths = &data.sharegpt;
                 return source::read(file, |file| {
-                    sharegpt::read(file, lengths, count, turns, seed)
+                    read_sharegpt(file, lengths, count, turns, seed)
                 });
             }
             Mooncake | Azure | Burstgpt => {
                 let is_csv = data.dataset_name != Mooncake;
-                return source::read(file, |file| trace::read(file, is_csv, limits));
+                return source::read(file, |file| read_trace(file, is_csv, limits));
             }
             Random | Conversations => Dataset::endless(Content::words()),
             RandomIds => Dataset::endless(Content::Ids(self.vocab_size)),
@@ -294,7 +274,7 @@ impl RunPlan {
         self.schedule().flat_map(move |(number, offset)| {
             (0..self.turns(number)).map(move |turn| {
                 let due = (turn == 0).then_some(offset);
-                let lengths = self.turn_lengths(number, turn);
+                let lengths = self.lengths(number, turn);
                 (self.request_index(number, turn), due, lengths)
             })
         })
@@ -322,6 +302,82 @@ impl RunPlan {
     /// The `x-request-id` of a request, and the `req_id` of its rows.
     pub fn req_id(&self, index: usize) -> String {
         format!("{}-{index}", self.request_id_prefix)
+    }
+
+    /// The settings as in `summary.json`, without the API key.
+    pub(super) fn config(&self) -> Value {
+        let args = &self.args;
+        let rate = self.offered_rate();
+        let rate = rate.map_or_else(|| json!("inf"), |rate| json!(rate));
+        let conversation = Some(&args.conversation).filter(|_| self.max_turns > 1);
+        let headers: Vec<&str> = args.header.iter().map(|(name, _)| name.as_str()).collect();
+        let body = args.extra_request_body.as_ref();
+        let body = body.map(crate::secret::masked_members);
+        let data = &args.data;
+        let is_shared = data.dataset_name == DatasetName::GeneratedSharedPrefix;
+        let shared = Some(&data.shared_prefix).filter(|_| is_shared);
+        let unit = match data.dataset_name {
+            DatasetName::RandomIds => "tokens",
+            _ => "words",
+        };
+        let has_times = data.arrival == Some(ArrivalSource::Trace);
+        json!({
+            "backend": value_name(args.backend),
+            "base_url": self.client.target.to_string(),
+            "upstream_kind": value_name(args.upstream_kind),
+            "model": args.model,
+            "request_rate": rate,
+            "arrival": self.arrival.name(),
+            "rate_curve": args.rate_curve.as_ref().map(Curve::to_string),
+            "burstiness": args.burstiness,
+            "num_prompts": args.num_prompts,
+            "exact_rate": args.exact_rate,
+            "duration_s": args.duration.map(|duration| duration.as_secs_f64()),
+            "max_concurrency": args.max_concurrency,
+            "seed": args.seed,
+            "request_id_prefix": self.request_id_prefix,
+            "warmup_requests": args.warmup_requests,
+            "shard": args.shard.map(|shard| shard.to_string()),
+            "start_at": args.start_at.map(Stamp::seconds),
+            "turns": self.max_turns,
+            "think_time_s": conversation.map(|args| args.think_time_s.as_secs_f64()),
+            "follow_up_len": conversation.map(|args| args.follow_up_len),
+            "random_input_len": args.random_input_len,
+            "random_input_unit": unit,
+            "random_output_len": args.random_output_len,
+            "random_range_ratio": args.random_range_ratio,
+            "vocab_size": args.vocab_size,
+            "extra_request_body": body,
+            "headers": headers,
+            "ca": args.tls.ca,
+            "insecure": args.tls.insecure,
+            "stream": !args.disable_stream,
+            "ignore_eos": !args.disable_ignore_eos,
+            "connection_reuse": !args.disable_connection_reuse,
+            "flush_cache": args.flush_cache,
+            "max_failed": args.max_failed,
+            "leave_out_first": args.leave_out_first.as_secs_f64().to_string(),
+            "leave_out_last": args.leave_out_last.as_secs_f64().to_string(),
+            "request_timeout_s": args.request_timeout_s.as_secs_f64(),
+            "dataset_name": value_name(data.dataset_name),
+            "dataset_path": data.dataset_path,
+            "dataset_sha256": self.dataset.sha256,
+            "trace_speed": has_times.then(|| data.trace_speed.unwrap_or(1.0)),
+            "sharegpt_output_len": data.sharegpt.sharegpt_output_len,
+            "sharegpt_context_len": data.sharegpt.sharegpt_context_len,
+            "gsp_num_groups": shared.map(|args| args.gsp_num_groups),
+            "gsp_prompts_per_group": shared.map(|args| args.gsp_prompts_per_group),
+            "gsp_system_prompt_len": shared.map(|args| args.gsp_system_prompt_len),
+            "gsp_question_len": shared.map(|args| args.gsp_question_len),
+            "gsp_output_len": shared.map(|args| args.gsp_output_len),
+        })
+    }
+
+    /// The line that is printed at the start of a run.
+    pub(super) fn announcement(&self) -> String {
+        let first = self.schedule().next().map_or(0, |(number, _)| number);
+        let first = self.req_id(self.request_index(first, 0));
+        format!("{} requests, ids from {first} on", self.count())
     }
 }
 

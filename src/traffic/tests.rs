@@ -16,3 +16,30 @@ pub(super) fn planned(line: &str) -> RunPlan {
 pub(super) fn refused(line: &str) -> String {
     args(line).plan().unwrap_err().to_string()
 }
+
+#[test]
+fn a_schedule_has_a_row_for_each_request() {
+    let root = tempfile::tempdir().unwrap();
+    let entry = r#"{"prompt": "a b c", "completion": "a b c d", "id": "=a,b"}"#;
+    let data = root.path().join("data");
+    std::fs::write(&data, entry).unwrap();
+    let data = data.display();
+    let line = format!(
+        "--dataset-name custom --dataset-path {data} --arrival constant --request-rate 0.2 --shard 1/2 --num-prompts 3"
+    );
+    let folder = Folder::new(Some(root.path()), true, "unused");
+    begin(&folder, &planned(&line), Stamp::from_nanos(NANOS)).unwrap();
+    let text = std::fs::read_to_string(root.path().join(SCHEDULE)).unwrap();
+    let rows = format!("{SCHEDULE_COLUMNS}\n1,7.500000000,3,4,t-1,\"'=a,b\"\n");
+    assert_eq!(text, rows);
+}
+
+#[test]
+fn the_model_is_the_first_in_the_file() {
+    let cpus =
+        "processor\t: 0\nmodel name\t: Fast CPU @ 3:2 GHz\n\nprocessor\t: 1\nmodel name\t: Other\n";
+    assert_eq!(cpu_model(cpus).as_deref(), Some("Fast CPU @ 3:2 GHz"));
+    assert_eq!(cpu_model("processor : 0\n"), None);
+    let machine = Machine::read();
+    assert!(machine.cores > Some(0) && machine.kernel.unwrap().starts_with("Linux "));
+}

@@ -1,18 +1,23 @@
 //! Judges whether the figures of a run can be trusted: whether the generator sent the load that was asked for in time, and read the
 //! responses in time.
 //!
-//! Pure. It judges effects (late sends, a late event loop, a load other than the one asked for), not their causes.
+//! It judges effects (late sends, a late event loop, a load other than the one asked for), not their causes: a saturated client must not
+//! be taken for a slow server.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
 use serde::Serialize;
 
-use crate::clock::{NANOS, seconds};
+use crate::clock::{Clock, NANOS, seconds};
 use crate::report::files::{Grade, Verdict};
-use crate::report::load::Summary;
+use crate::request::{Moment, Outcome};
 use crate::stats::Histogram;
 use crate::units::{duration, percent};
 
-use super::driver::Run;
-use super::lag::Lag;
+use super::client::Exchange;
+use super::control::LiveProgress;
 
 /// A figure with two limits: above the first the run is degraded, above the second invalid; `None`: it never is by this figure alone.
 type Limit = (fn(&Evidence) -> f64, f64, Option<f64>);
@@ -190,6 +195,9 @@ const SLIGHT_RANGE: (f64, f64) = (0.010, 0.100);
 /// times, which must not excuse it.
 const GROSS_RANGE: (f64, f64) = (0.050, 0.500);
 
+/// How long the measuring task sleeps between two wake-ups. A hundred wake-ups a second have no measurable cost.
+const TICK_NANOS: i64 = 10_000_000;
+
 /// How late something was over a run, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Delay {
@@ -199,6 +207,19 @@ pub struct Delay {
     pub p99: f64,
     /// The maximum.
     pub max: f64,
+}
+
+/// How late the requests of a run were sent, and what they waited for.
+#[derive(Clone, Debug, Default)]
+pub struct Lag {
+    /// Sent − scheduled, without the waits for a `--max-concurrency` slot and for the connection to open.
+    pub(super) delays: Histogram,
+    /// Requests that were given up before they were sent: they waited for a slot or a connection.
+    pub(super) unsent: u64,
+    /// Requests that were sent and given up before their response ended.
+    pub(super) given_up: u64,
+    /// Requests that waited for a slot.
+    pub waited_for_slot: u64,
 }
 
 /// What a run is judged by. What was not measured is `None`, and not judged.
@@ -275,28 +296,8 @@ impl Delay {
 }
 
 impl Evidence {
-    /// What a run leaves: `delays` are those of its event loop.
-    pub(in crate::traffic) fn of(run: &Run, summary: &Summary, delays: &Histogram) -> Evidence {
-        let offsets = &run.plan.offsets;
-        let is_at_once = offsets.first() == offsets.last();
-        let bounds = Bounds::of(summary.typical_wait());
-        let measured = Evidence::measured(&run.lag, delays, bounds, is_at_once);
-        let scheduled = summary.run.scheduled as u64;
-        let not_due = scheduled.saturating_sub(summary.requests());
-        Evidence {
-            scheduled,
-            // Requests that were due and waited for a slot until the stop have rows, but were not sent either.
-            unsent: u64::from(run.stopped) * (not_due + run.lag.unsent),
-            given_up: run.lag.given_up,
-            due: summary.requests(),
-            failed: summary.failed(),
-            dropped: run.dropped,
-            ..measured
-        }
-    }
-
     /// How late sends and event loop were. No machine can send all requests at the same moment: `is_at_once`, none is late.
-    pub(in crate::traffic) fn measured(
+    pub(super) fn measured(
         lag: &Lag,
         event_loop: &Histogram,
         bounds: Bounds,
@@ -320,6 +321,62 @@ impl Evidence {
             bounds,
             ..Evidence::default()
         }
+    }
+}
+
+impl Lag {
+    /// Adds a request that was due, whether or not it got a slot.
+    pub(super) fn add(&mut self, exchange: &Exchange) {
+        let (slot, connect) = (exchange.slot_nanos, exchange.connect_nanos);
+        self.waited_for_slot += u64::from(slot > 0);
+        let given_up = u64::from(exchange.outcome() == Outcome::ClientAbort);
+        let scheduled = exchange.at(Moment::Scheduled);
+        let Some((scheduled, sent)) = scheduled.zip(exchange.at(Moment::Sent)) else {
+            self.unsent += given_up;
+            return;
+        };
+        self.given_up += given_up;
+        let late = (sent.nanos_since(scheduled) - slot - connect).max(0);
+        self.delays.record(late, 1);
+    }
+
+    /// Returns the warning that goes with the run's figures, apart from the verdict.
+    pub fn warning(&self) -> Option<String> {
+        let count = self.waited_for_slot;
+        (count > 0).then(|| {
+            format!(
+                "{count} requests waited for a --max-concurrency slot: the load was not an open loop, and only figures from \
+                 the schedule hold that wait"
+            )
+        })
+    }
+}
+
+/// Starts to measure on the caller's runtime; returns the delays of the ticks, one each 10 ms. Measures from the start of the run of
+/// `live` (the generator is idle before) until the histogram is dropped.
+pub(super) fn event_loop_delays(clock: Clock, live: Arc<LiveProgress>) -> Arc<Mutex<Histogram>> {
+    let delays = Arc::<Mutex<Histogram>>::default();
+    let weak = Arc::downgrade(&delays);
+    tokio::spawn(async move {
+        // The start is announced ahead of time.
+        clock.wait_until(live.began().await).await;
+        loop {
+            let due = clock.now().plus_nanos(TICK_NANOS);
+            tokio::time::sleep(Duration::from_nanos(TICK_NANOS.unsigned_abs())).await;
+            let Some(delays) = weak.upgrade() else { return };
+            record_tick(&mut delays.lock(), clock.now().nanos_since(due));
+        }
+    });
+    delays
+}
+
+/// Records a wake-up, and the ticks that it missed, each with its own delay: a loop that is blocked for a second must not count as
+/// one late tick of many.
+fn record_tick(delays: &mut Histogram, mut nanos: i64) {
+    delays.record(nanos.max(0), 1);
+    while nanos > TICK_NANOS {
+        nanos -= TICK_NANOS;
+        delays.record(nanos, 1);
     }
 }
 

@@ -13,25 +13,30 @@ use rand_distr::{Distribution, Exp1};
 use ring::digest;
 use serde_json::{Map, Value, json};
 
-pub mod backend;
-pub mod conversation;
-pub mod custom;
 pub mod dataset;
+pub mod formats;
 pub mod records;
-pub mod shared_prefix;
-pub mod sharegpt;
 pub mod source;
-pub mod trace;
 
-use super::args::value_name;
+use super::args::Backend;
+use super::args::values::value_name;
 use super::plan::RunPlan;
 use crate::clock::NANOS;
 use crate::error::Error;
 use crate::request::Endpoint;
-pub use backend::Backend;
-use conversation::FollowUp;
 use dataset::{Content, Entry, LaterTurns, Lengths};
 use source::hex;
+
+/// A turn after the first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FollowUp {
+    /// The think time: nanoseconds from the end of the reply before it.
+    pub think_ns: i64,
+    /// The user's message.
+    pub text: String,
+    /// Tokens to ask for.
+    pub output_length: u64,
+}
 
 /// Short common words, each of which is one token for most tokenizers.
 const WORDS: &str = include_str!("workload/words.txt");
@@ -46,7 +51,7 @@ const WARMUP_PART_STREAMS: u64 = PART_STREAMS | (PART_MASK + 1);
 const PART_MASK: u64 = (1 << 61) - 1;
 /// The first random stream of later turns. (Warm-up requests use the streams from the highest one down.)
 const TURN_STREAMS: u64 = 1 << 63;
-/// The bits of a stream that number the turns of a conversation; enough for [`conversation::MAX_TURNS`].
+/// The bits of a stream that number the turns of a conversation; enough for `MAX_TURNS` of `args.rs`.
 const TURN_BITS: u32 = 10;
 
 impl RunPlan {
@@ -88,20 +93,15 @@ impl RunPlan {
     /// returns the tokens to ask for.
     pub fn prompt(&self, number: u64) -> (Value, u64) {
         // Stream 0 is the schedule's.
-        self.draw_prompt(number, number.wrapping_add(1), PART_STREAMS)
+        self.draw_prompt(number, number + 1, PART_STREAMS)
     }
 
     /// Builds the body of warm-up request `number`. Its random words differ from the run's, so that it warms no prefix cache; prompts
     /// of a file are the same.
     pub fn warmup(&self, number: u64) -> Bytes {
-        let stream = u64::MAX.wrapping_sub(number);
+        let stream = u64::MAX - number;
         let (prompt, output) = self.draw_prompt(number, stream, WARMUP_PART_STREAMS);
         self.body(prompt, output)
-    }
-
-    /// Returns the lengths of request (or first turn of conversation) `number`.
-    pub fn lengths(&self, number: u64) -> Lengths {
-        self.entry(number, &mut self.rng(number.wrapping_add(1))).1
     }
 
     /// The number of turns of conversation `number`; 1 for a single request.
@@ -140,10 +140,10 @@ impl RunPlan {
     }
 
     /// Returns the lengths of a turn of conversation `number`; of a later turn, without the turns and replies before it.
-    pub fn turn_lengths(&self, number: u64, turn: usize) -> Lengths {
-        let mut lengths = self.lengths(number);
+    pub fn lengths(&self, number: u64, turn: usize) -> Lengths {
+        let (_, mut lengths) = self.entry(number, &mut self.rng(number + 1));
         if let Some(next) = self.follow_up(number, turn) {
-            lengths.input = custom::count_words(&next.text);
+            lengths.input = formats::count_words(&next.text);
             lengths.output = next.output_length;
         }
         lengths
@@ -266,6 +266,20 @@ impl RunPlan {
             merge(body, extra);
         }
         Bytes::from(body.to_string())
+    }
+}
+
+impl FollowUp {
+    /// Appends a reply and this turn to a prompt: to the messages of a chat, or to a text.
+    pub fn append_to(&self, prompt: &mut Value, reply: &str) {
+        match prompt {
+            Value::Array(messages) => messages.extend([
+                json!({"role": "assistant", "content": reply}),
+                json!({"role": "user", "content": self.text}),
+            ]),
+            Value::String(text) => text.extend([reply, "\n\n", &self.text]),
+            _ => {}
+        }
     }
 }
 

@@ -3,25 +3,28 @@
 use std::net::SocketAddr;
 
 use queuescope::clock::Stamp;
-use queuescope::request::csv as lines;
+use queuescope::request::{self, Outcome, csv as lines};
 
 use crate::support::generator;
 use crate::support::observed::STREAM;
 use crate::support::proxy::{Front, Row, assert_outcome, playing};
 use crate::support::table;
-use crate::support::upstream::{DONE, EVENT, Step, Upstream, refusing};
+use crate::support::upstream::{DONE, EVENT, LEFT, Step, Upstream, leaving, refusing};
 use crate::support::wire::{chunk, stream_head};
 
 /// The generator's row of one request to `addr`, with `more` on its command line.
 async fn of_generator(addr: SocketAddr, more: &str) -> Row {
     let line = format!("--num-prompts 1 --random-input-len 3 {more}");
-    let mut plan = generator::plan(&format!("http://{addr}"), &generator::flags(&line)).unwrap();
-    plan.check_target = false;
+    let plan = generator::plan(&format!("http://{addr}"), &generator::flags(&line)).unwrap();
     let run = generator::drive(plan).await.unwrap();
     assert_eq!(run.rows.len(), 1);
+    as_written(&run.rows[0])
+}
+
+fn as_written(row: &request::Row) -> Row {
     let mut text = Vec::new();
     lines::header(&mut text);
-    lines::row(&run.rows[0], Stamp::EPOCH, &mut text);
+    lines::row(row, Stamp::EPOCH, &mut text);
     let mut reader = csv::Reader::from_reader(text.as_slice());
     reader.deserialize().next().unwrap().unwrap()
 }
@@ -143,7 +146,16 @@ async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_proxys_own_errors_are_told_from_a_servers() {
     let nowhere = refusing().await;
-    let [front, before, alone] = rows(nowhere).await;
+    let front = Front::start(nowhere).await;
+    let before = of_generator(front.addr(), "").await;
+    let front = front.only_row().await;
+    let line = format!("--random-input-len 3 {LEFT}");
+    let url = format!("http://{}", leaving().await);
+    let plan = generator::plan(&url, &generator::flags(&line)).unwrap();
+    let run = generator::drive(plan).await.unwrap();
+    let mut alone = run.rows.iter();
+    let alone = alone.find(|row| row.outcome() == Outcome::ConnectError);
+    let alone = as_written(alone.unwrap());
     assert_outcome(&front, "proxy_error", "refused");
     assert_outcome(&before, "proxy_error", "502");
     assert_outcome(&alone, "connect_error", "refused");

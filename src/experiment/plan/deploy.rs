@@ -16,9 +16,8 @@ use crate::experiment::launch::{
 };
 use crate::report::files::ENGINE_LOGS;
 use crate::request::ServerRole;
-use crate::traffic;
 use crate::traffic::client::{Target, TlsArgs, api_key};
-use crate::traffic::workload::Backend;
+use crate::traffic::{self, Backend};
 
 /// The flag that makes a server of SGLang or the simulator one of a pair.
 const MODE: &str = "disaggregation_mode";

@@ -277,7 +277,7 @@ pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyh
         let known = spec.router_url.as_deref().or(spec.running().next());
         let url = known.unwrap_or(NOT_KNOWN);
         let args = deploy::traffic(settings, &spec, url)?;
-        traffic::fetch_dataset(&args).await?;
+        traffic::plan(&args).await?;
     }
     Ok(())
 }

@@ -25,12 +25,12 @@ pub fn rate(text: &str) -> Result<f64, String> {
 }
 
 /// Parses a length of a prompt or response. More than ten million is taken for a typing error.
-pub(in crate::traffic) fn length(text: &str) -> Result<u64, String> {
+pub fn length(text: &str) -> Result<u64, String> {
     between(1, 10_000_000)(text)
 }
 
 /// About a year. Longer times make no sense, and their sums could overflow.
-pub(in crate::traffic) const MAX_SECONDS: f64 = 3.2e7;
+pub const MAX_SECONDS: f64 = 3.2e7;
 
 /// Parses a duration above 0, in seconds or with its unit.
 ///
@@ -42,7 +42,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a duration that may be 0.
-pub(in crate::traffic) fn seconds_or_zero(text: &str) -> Result<Duration, String> {
+pub fn seconds_or_zero(text: &str) -> Result<Duration, String> {
     match units::seconds(text) {
         Some(seconds @ 0.0..=MAX_SECONDS) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("must be a number of seconds, 0 or more, a year at most".to_owned()),
@@ -50,7 +50,7 @@ pub(in crate::traffic) fn seconds_or_zero(text: &str) -> Result<Duration, String
 }
 
 /// Parses a point in time: Unix seconds, or a date with its time zone.
-pub(in crate::traffic) fn timestamp(text: &str) -> Result<Stamp, String> {
+pub fn timestamp(text: &str) -> Result<Stamp, String> {
     let seconds = text.parse().ok().and_then(Stamp::from_seconds);
     let date = || {
         let nanos = text.parse::<jiff::Timestamp>().ok()?.as_nanosecond();
@@ -63,17 +63,13 @@ pub(in crate::traffic) fn timestamp(text: &str) -> Result<Stamp, String> {
 }
 
 /// Parses a JSON object.
-pub(in crate::traffic) fn object(text: &str) -> Result<Map<String, Value>, String> {
+pub fn object(text: &str) -> Result<Map<String, Value>, String> {
     const FORMAT: &str = "must be a JSON object such as {\"top_p\": 0.9}";
-    match serde_json::from_str(text) {
-        Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Err(FORMAT.to_owned()),
-        Err(error) => Err(format!("{FORMAT}: {error}")),
-    }
+    serde_json::from_str(text).map_err(|error| format!("{FORMAT}: {error}"))
 }
 
 /// Parses a header of the user's, or reads it from a file. Refuses headers that the client sets itself.
-pub(in crate::traffic) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+pub fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     const FORMAT: &str =
         "must be NAME:VALUE, such as x-team:search, or @FILE, a file that holds such a line";
     let line = match text.strip_prefix('@') {
@@ -93,7 +89,7 @@ pub(in crate::traffic) fn header(text: &str) -> Result<(HeaderName, HeaderValue)
 }
 
 /// Parses the prefix of request ids.
-pub(in crate::traffic) fn id_prefix(text: &str) -> Result<String, String> {
+pub fn id_prefix(text: &str) -> Result<String, String> {
     let fits = (1..=64).contains(&text.len())
         && text
             .bytes()

@@ -1,7 +1,6 @@
 //! A keep-alive connection, driven by the task that uses it, so that no event has to pass between tasks; and its socket, which takes a
 //! timestamp at each read, so that what is parsed later gets the time at which its bytes arrived.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -22,7 +21,7 @@ use tokio_util::io::InspectReader;
 
 use crate::clock::{Clock, Stamp};
 
-use super::tls::Tls;
+use super::target::Tls;
 
 /// A socket whose reads are stamped.
 pub(super) type Socket = InspectReader<TcpStream, OnRead>;
@@ -35,21 +34,10 @@ type Stream = Either<Socket, TlsStream<Socket>>;
 
 type OnRead = Box<dyn FnMut(&[u8]) + Send>;
 
-/// When bytes were last read from a socket.
-#[derive(Clone, Debug, Default)]
-pub(super) struct LastRead(Arc<AtomicI64>);
-
-impl LastRead {
-    /// The time.
-    pub(super) fn at(&self) -> Stamp {
-        Stamp::from_nanos(self.0.load(Ordering::Relaxed))
-    }
-}
-
-/// Takes a timestamp at each read of a socket.
-fn stamped(stream: TcpStream, clock: Clock) -> (Socket, LastRead) {
-    let last = LastRead::default();
-    let at = last.0.clone();
+/// Takes a timestamp at each read of a socket; also returns when bytes were last read from it, in nanoseconds.
+fn stamped(stream: TcpStream, clock: Clock) -> (Socket, Arc<AtomicI64>) {
+    let last = Arc::<AtomicI64>::default();
+    let at = last.clone();
     let on_read = move |bytes: &[u8]| {
         if !bytes.is_empty() {
             at.store(clock.now().nanos(), Ordering::Relaxed);
@@ -62,8 +50,8 @@ fn stamped(stream: TcpStream, clock: Clock) -> (Socket, LastRead) {
 pub(super) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     http: Http,
-    /// When bytes were last read from it.
-    pub(super) last_read: LastRead,
+    /// When bytes were last read from it, in nanoseconds.
+    last_read: Arc<AtomicI64>,
     /// Whether it has served a request before.
     pub(super) reused: bool,
     is_closed: bool,
@@ -129,6 +117,11 @@ impl Connection {
         }
     }
 
+    /// When bytes were last read from it.
+    pub(super) fn last_read(&self) -> Stamp {
+        Stamp::from_nanos(self.last_read.load(Ordering::Relaxed))
+    }
+
     /// Whether another request can be sent: the last exchange is over and the peer has not closed. Does not wait.
     pub(super) fn is_ready(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
@@ -141,12 +134,6 @@ impl Connection {
 fn drive(http: &mut Http, is_closed: &mut bool, cx: &mut Context<'_>) {
     // An error reaches the request in flight through its response or body.
     *is_closed = *is_closed || Pin::new(http).poll(cx).is_ready();
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]
@@ -200,7 +187,8 @@ mod tests {
             manual.set(at(now));
             let mut read = vec![0; taken.len()];
             client.read_exact(&mut read).await.unwrap();
-            assert_eq!((&read[..], last.at()), (taken, at(read_at)));
+            let last = at(last.load(Ordering::Relaxed));
+            assert_eq!((&read[..], last), (taken, at(read_at)));
         }
     }
 }

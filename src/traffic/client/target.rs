@@ -1,9 +1,24 @@
-//! The base URL that requests are sent to.
+//! Whom requests are sent to: the base URL, how the certificate of an `https://` server is verified, and the secrets that are sent but
+//! never shown: the API key and the values of the user's headers.
 
 use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use http::{HeaderValue, Uri};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, SignatureScheme};
 
+use crate::secret::MASK;
+use crate::trust::Roots;
 use crate::upstream::Address;
 
 /// A base URL: `http://host:port` or `https://host:port`, optionally with a path before that of the API.
@@ -15,6 +30,41 @@ pub struct Target {
     /// The `Host` header.
     pub(super) authority: HeaderValue,
 }
+
+/// How the certificate of an `https://` server is verified.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Where and to whom")]
+pub struct TlsArgs {
+    /// For https://: PEM of who may sign [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// For https://: take any certificate (others can read along)
+    ///
+    /// Whoever is on the way can read the requests, API key included, and answer them.
+    #[arg(long, conflicts_with = "ca")]
+    pub insecure: bool,
+}
+
+/// Does the TLS handshakes with one server.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    config: Arc<ClientConfig>,
+    /// The server's name, which is sent (SNI) and verified.
+    name: ServerName<'static>,
+}
+
+/// The warning about a run without verification.
+pub const INSECURE_WARNING: &str = "--insecure: the server's certificate is NOT verified: anyone on the network path can \
+    read the requests, API key included, and answer them";
+
+/// Appended to the error of a failed handshake.
+pub const TLS_HINT: &str = "does the server speak TLS there? give the CA that signed its certificate with --ca FILE; \
+    --insecure takes any";
+
+/// The only protocol that the client speaks.
+const ALPN: &[u8] = b"http/1.1";
+/// Shorter secrets are not masked: a text may contain them by chance.
+const MIN_BYTES: usize = 6;
 
 impl Target {
     /// Parses a base URL.
@@ -57,40 +107,144 @@ impl fmt::Display for Target {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Base URLs, each with the target and a request's path, or a part of the error.
-    const URLS: &str = "\
-http://a.b:30000 | http://a.b:30000 /generate
-http://a.b:30000/ | http://a.b:30000 /generate
-http://a.b/x/ | http://a.b:80/x /x/generate
-http://[::1]:8000 | http://[::1]:8000 /generate
-https://a.b/x | https://a.b:443/x /x/generate
-a:1 | must be like
-127.0.0.1:30000 | must be like http://127.0.0.1:30000
-ftp://a | must be like
-http://a:0 | with a port from 1 to 65535
-http://a:99999 | with a port from 1 to 65535
-http://u@a | without user
-http://a?x=1 | without user and query
-http:// | must be like
- | must be like";
-
-    #[test]
-    fn a_base_url_is_host_port_and_prefix() {
-        for line in URLS.lines() {
-            let (url, expected) = line.split_once(" | ").unwrap();
-            let result = Target::parse(url).map_or_else(
-                |error| error,
-                |target| format!("{target} {}", target.path("/generate")),
-            );
-            assert!(result.contains(expected), "{url}: {result}");
+impl TlsArgs {
+    /// Returns how to speak TLS to `target`; `None` if it speaks plain HTTP.
+    ///
+    /// # Errors
+    /// Names the flag, the problem, and what is expected.
+    pub fn tls(&self, target: &Target) -> Result<Option<Tls>, String> {
+        if !target.address.is_tls {
+            let expected = "--ca and --insecure go with an https:// URL, which";
+            return match self.ca.is_some() || self.insecure {
+                true => Err(format!("{expected} {target} is not")),
+                false => Ok(None),
+            };
         }
-        assert_eq!(
-            Target::parse("http://[::1]:8000").unwrap().address.host,
-            "::1"
-        );
+        let name = ServerName::try_from(target.address.host.clone())
+            .map_err(|_| format!("{target}: the host is no name that a certificate can be for"))?;
+        Ok(Some(Tls {
+            config: Arc::new(self.config()?),
+            name,
+        }))
+    }
+
+    fn config(&self) -> Result<ClientConfig, String> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
+        let builder = match &self.ca {
+            _ if self.insecure => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Unverified(provider))),
+            Some(path) => {
+                let of_file = |error| format!("--ca {}: {error}", path.display());
+                let roots = Roots::file(path).map_err(of_file)?;
+                builder.with_root_certificates(roots.store())
+            }
+            None => {
+                let hint = "give the CA that signed the server's certificate with --ca FILE";
+                let roots = Roots::system().map_err(|error| format!("{error}; {hint}"))?;
+                builder.with_root_certificates(roots.store())
+            }
+        };
+        let mut config = builder.with_no_client_auth();
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(config)
     }
 }
+
+impl Tls {
+    /// Does the handshake.
+    ///
+    /// # Errors
+    /// What rustls says of the server or its certificate, with a hint.
+    pub(super) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        socket: S,
+    ) -> io::Result<TlsStream<S>> {
+        let connector = TlsConnector::from(self.config.clone());
+        let stream = connector.connect(self.name.clone(), socket).await;
+        stream.map_err(|error| {
+            io::Error::other(format!("the TLS handshake failed: {error}; {TLS_HINT}"))
+        })
+    }
+}
+
+/// Accepts every certificate and every signature (`--insecure`).
+#[derive(Debug)]
+struct Unverified(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        algorithms.supported_schemes()
+    }
+}
+
+/// Returns the value of `Authorization` for the given key, or for that of the variable `OPENAI_API_KEY`; `None` if it is empty. Its
+/// `Debug` does not show it.
+///
+/// # Errors
+/// Says what is expected, without the key.
+pub fn api_key(given: Option<&str>) -> Result<Option<HeaderValue>, String> {
+    let from_environment = || std::env::var("OPENAI_API_KEY").ok();
+    let key = given.map(str::to_owned).or_else(from_environment);
+    let key = key.filter(|key| !key.is_empty());
+    let error = |problem| format!("the API key (--api-key or OPENAI_API_KEY) {problem}");
+    key.map(|key| bearer(&key)).transpose().map_err(error)
+}
+
+/// Returns the value of `Authorization` for a token.
+///
+/// # Errors
+/// Says what is expected, without the token.
+fn bearer(key: &str) -> Result<HeaderValue, String> {
+    let value = HeaderValue::from_str(&format!("Bearer {key}")).ok();
+    let mut value = value
+        .filter(|_| key.is_ascii())
+        .ok_or("must be printable ASCII on one line")?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Masks these values of headers in a text.
+pub(super) fn masked<'a>(text: &str, values: impl Iterator<Item = &'a HeaderValue>) -> String {
+    let texts = values.filter_map(|value| std::str::from_utf8(value.as_bytes()).ok());
+    // Of `Bearer KEY`, also the key alone.
+    let texts = texts.flat_map(|text| [Some(text), text.split_once(' ').map(|(_, key)| key)]);
+    let long = texts.flatten().filter(|text| text.len() >= MIN_BYTES);
+    long.fold(text.to_owned(), |text, secret| text.replace(secret, MASK))
+}
+
+#[cfg(test)]
+mod tests;

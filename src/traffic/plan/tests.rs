@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::traffic::shard::Shard;
+use crate::traffic::args::Shard;
 use crate::traffic::tests::{planned, refused};
 
 /// Index, offset, id and body of all requests whose offset is known, in order.

@@ -1,8 +1,14 @@
-//! Data sets: entries with their lengths and contents.
+//! Data sets: entries with their lengths and contents; those that are generated.
 
 use std::sync::Arc;
 
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
+
+use crate::error::Error;
+use crate::traffic::args::SharedPrefixArgs;
 
 /// A data set.
 #[derive(Clone, Debug)]
@@ -72,6 +78,11 @@ pub enum LaterTurns {
     Given(Vec<(String, u64)>),
 }
 
+/// The random stream of the order; the schedule and the requests use others.
+const ORDER_STREAM: u64 = (1 << 60) + 1;
+/// More prompts are taken for a typing error.
+const MAX_PROMPTS: u64 = 10_000_000;
+
 impl Content {
     /// Random English words without shared parts. Their number is the prompt's length; a word is about one token.
     pub fn words() -> Content {
@@ -93,15 +104,6 @@ impl Entry {
             content,
             later: LaterTurns::Random,
         }
-    }
-}
-
-/// The id of an entry as a text; `None` if it has none.
-pub(super) fn id(value: Value) -> Option<String> {
-    match value {
-        Value::Null => None,
-        Value::String(text) => Some(text),
-        other => Some(other.to_string()),
     }
 }
 
@@ -128,5 +130,40 @@ impl Dataset {
     /// The entry of request `number`; starts again after the last.
     pub fn entry(&self, number: u64) -> &Entry {
         &self.entries[number as usize % self.entries.len()]
+    }
+}
+
+impl SharedPrefixArgs {
+    /// Generates the prompts of all groups, shuffled. Those of a group begin with the same words, as in SGLang's
+    /// `generated-shared-prefix`: to test prefix caches, and routers that know of them. After the last, new ones of the same groups follow in the same order.
+    ///
+    /// # Errors
+    /// [`Error::usage`]: there would be too many.
+    pub fn dataset(&self, seed: u64) -> Result<Dataset, Error> {
+        let (groups, prompts) = (self.gsp_num_groups, self.gsp_prompts_per_group);
+        if u64::from(groups) * u64::from(prompts) > MAX_PROMPTS {
+            return Err(Error::usage(format!(
+                "--gsp-num-groups {groups} × --gsp-prompts-per-group {prompts}: must be {MAX_PROMPTS} prompts at most"
+            )));
+        }
+        let all = (0..u64::from(groups)).flat_map(|group| {
+            let content = Content::Words {
+                shared_parts: [group].into(),
+                words_per_part: self.gsp_system_prompt_len,
+                has_own_paragraph: true,
+            };
+            let entry = Entry {
+                input: Some(self.gsp_system_prompt_len + self.gsp_question_len),
+                output: Some(self.gsp_output_len),
+                data_id: Some(format!("group-{group}")),
+                ..Entry::random(content)
+            };
+            std::iter::repeat_n(Arc::new(entry), prompts as usize)
+        });
+        let mut order: Vec<Arc<Entry>> = all.collect();
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(ORDER_STREAM);
+        order.shuffle(&mut rng);
+        Ok(Dataset::of(order))
     }
 }

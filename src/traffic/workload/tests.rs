@@ -5,8 +5,8 @@ use crate::clock::Stamp;
 use crate::request::{End, Endpoint, Observer, Side};
 use crate::traffic::tests::planned;
 use dataset::Dataset;
-use trace::Limits;
-use trace::tests::WHOLE;
+use formats::Limits;
+use formats::tests::WHOLE;
 
 /// The plan of these flags, with 20 words or ids and 8 tokens where the data set does not set lengths.
 fn load(line: &str) -> RunPlan {
@@ -28,7 +28,7 @@ fn body(sent: &Bytes) -> Value {
 }
 
 fn prompts(text: &str) -> Dataset {
-    custom::read(text.as_bytes()).unwrap()
+    formats::read_custom(text.as_bytes()).unwrap()
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn lengths_are_uniform_from_the_ratio_of_the_maximum_to_the_maximum() {
     }
     // All of them are drawn, and no others.
     let load = planned("--random-input-len 125 --random-range-ratio 0.6");
-    let drawn: BTreeSet<u64> = (0..5_000).map(|n| load.lengths(n).input).collect();
+    let drawn: BTreeSet<u64> = (0..5_000).map(|n| load.lengths(n, 0).input).collect();
     assert!(drawn.into_iter().eq(75..=125));
 }
 
@@ -120,7 +120,7 @@ fn custom_entries_are_sent_in_order_and_again_unchanged_and_their_words_counted_
     ] {
         let sent = load.request(index);
         assert_eq!(body(&sent)["text"], text);
-        let lengths = load.lengths(index);
+        let lengths = load.lengths(index, 0);
         assert_eq!((lengths.input, lengths.output), (words, asked));
         assert_eq!(lengths.data_id.as_deref(), Some(id));
         let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
@@ -133,7 +133,7 @@ fn custom_entries_are_sent_in_order_and_again_unchanged_and_their_words_counted_
         json!([{"role": "system", "content": "be brief"}, {"role": "user", "content": parts}]);
     let chat = json!([{"messages": messages, "completion": "me"}]).to_string();
     let load = workload(Backend::SglangOaiChat, prompts(&chat));
-    let lengths = load.lengths(0);
+    let lengths = load.lengths(0, 0);
     assert_eq!((lengths.input, lengths.output), (5, 1));
     assert_eq!(body(&load.request(0))["messages"], messages);
 }
@@ -194,9 +194,9 @@ fn an_error_names_line_and_field_or_column_and_the_expected_format() {
             text = format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}");
         }
         let read = match format {
-            "custom" => custom::read(text.as_bytes()),
-            "sharegpt" => sharegpt::read(text.as_bytes(), &any, 2, 1, 1),
-            _ => trace::read(text.as_bytes(), format != "mooncake", WHOLE),
+            "custom" => formats::read_custom(text.as_bytes()),
+            "sharegpt" => formats::read_sharegpt(text.as_bytes(), &any, 2, 1, 1),
+            _ => formats::read_trace(text.as_bytes(), format != "mooncake", WHOLE),
         };
         let error = read.unwrap_err();
         assert!(error.contains(part), "{text}: {error}");
@@ -240,7 +240,7 @@ fn only_prompts_of_a_group_share_a_prefix() {
     let mut questions = BTreeSet::new();
     // After the last, new questions of the same groups follow.
     for index in 0..24 {
-        let lengths = load.lengths(index);
+        let lengths = load.lengths(index, 0);
         let words = prompt(&load.request(index));
         assert_eq!((lengths.input, lengths.output, words.len()), (60, 6, 60));
         let prefixes = groups.entry(lengths.data_id.unwrap()).or_default();
@@ -259,7 +259,7 @@ fn the_same_block_of_a_trace_has_the_same_words_also_if_it_is_cut() {
     let file = include_str!("../../../tests/data/datasets/mooncake.jsonl");
     let read = |text: &str| {
         let speed = Some(2.0);
-        let read = trace::read(text.as_bytes(), false, Limits { speed, ..WHOLE });
+        let read = formats::read_trace(text.as_bytes(), false, Limits { speed, ..WHOLE });
         workload(Backend::Sglang, read.unwrap())
     };
     let load = read(file);

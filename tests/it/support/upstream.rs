@@ -209,6 +209,26 @@ pub async fn refusing() -> SocketAddr {
     addr
 }
 
+/// The rest of a command line for [`leaving`]: the later of its two requests finds nobody.
+pub const LEFT: &str = "--num-prompts 2 --max-concurrency 1 --disable-connection-reuse";
+
+/// An address where nobody listens any more once a request has come; connections without one are taken and closed.
+pub async fn leaving() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut byte = [0];
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            if stream.read(&mut byte).await.unwrap_or(0) > 0 {
+                drop(listener);
+                return;
+            }
+        }
+    });
+    addr
+}
+
 async fn serve(mut stream: TcpStream, number: usize, script: &Script, log: &Log) {
     let mut reader = wire::Reader::default();
     loop {

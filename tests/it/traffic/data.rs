@@ -60,7 +60,7 @@ fn ids_differ_from_run_to_run_whatever_the_seed() {
     let line = "--num-prompts 2 --seed 7 --random-range-ratio 0.1";
     let [one, two] = [line; 2].map(|line| planned(line).unwrap());
     assert_ne!(one.request_id_prefix, two.request_id_prefix);
-    assert_eq!(one.lengths(1), two.lengths(1));
+    assert_eq!(one.lengths(1, 0), two.lengths(1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
