@@ -7,12 +7,11 @@ use bytes::BytesMut;
 
 use crate::clock::Stamp;
 
-use super::config::Config;
-use super::dialect::Dialect::{self, *};
-use super::disaggregation::{Bootstrap, Mode};
+use super::Accepted;
+use super::config::Dialect::{self, *};
+use super::config::{Config, Mode};
 use super::engine::EventKind;
-use super::sequence::{Moments, QUEUE_FULL, Sequence};
-use super::shared::Accepted;
+use super::sequence::{Bootstrap, Moments, QUEUE_FULL, Sequence};
 
 /// One member: which versions, servers and events have it, and its value.
 struct Member {

@@ -8,9 +8,8 @@ use serde_json::Value;
 
 use crate::request::Endpoint;
 
-use super::config::Config;
-use super::disaggregation::{Bootstrap, Mode};
-use super::sequence::Sequence;
+use super::config::{Config, Mode};
+use super::sequence::{Bootstrap, Sequence};
 
 /// The most sequences of one request. SGLang has no limit but its memory.
 const MAX_SEQUENCES: i64 = 4_096;

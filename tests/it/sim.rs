@@ -14,9 +14,9 @@ mod usage;
 use std::net::SocketAddr;
 
 use queuescope::clock::{Clock, ManualClock, Stamp};
+use queuescope::sim::Sim;
 use queuescope::sim::config::Config;
 use queuescope::sim::engine::Profile;
-use queuescope::sim::server::Sim;
 use serde_json::Value;
 
 use crate::support::admin;

@@ -2,8 +2,8 @@
 
 use std::process::{Command, Stdio};
 
+use queuescope::sim::Sim;
 use queuescope::sim::config::Config;
-use queuescope::sim::server::Sim;
 use serde_json::Value;
 use tempfile::TempDir;
 

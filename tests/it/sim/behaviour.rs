@@ -1,8 +1,7 @@
 //! Time, order, aborts and ends.
 
 use queuescope::clock::{Clock, Stamp};
-use queuescope::sim::Outcome;
-use queuescope::sim::server::Sim;
+use queuescope::sim::{Outcome, Sim};
 use serde_json::Value;
 
 use super::{asked, fast, meta, ms, on_manual_clock, sent, slow, until_load, until_served, with};

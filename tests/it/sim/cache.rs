@@ -1,7 +1,7 @@
 //! What the KV cache does, as clients and dashboards see it.
 
 use queuescope::clock::Clock;
-use queuescope::sim::server::Sim;
+use queuescope::sim::Sim;
 use serde_json::{Value, json};
 
 use super::shape::shapes;
