@@ -25,6 +25,7 @@ pub(super) struct GenerationRequest {
     pub endpoint: Endpoint,
     pub stream: bool,
     pub include_usage: bool,
+    /// Whether the choices of a chat have `meta_info`. That of `/generate` always has.
     pub return_meta_info: bool,
     /// The client's name for it, which SGLang echoes.
     pub model: String,
@@ -180,7 +181,7 @@ impl Body {
             endpoint,
             stream,
             include_usage: self.stream_options["include_usage"] == true,
-            return_meta_info: is_generate || wants_meta_info,
+            return_meta_info: wants_meta_info,
             model: model.unwrap_or_else(|| config.model.clone()),
             is_list,
             prompt_tokens,

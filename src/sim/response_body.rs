@@ -16,7 +16,6 @@ use super::Accepted;
 use super::config::Dialect;
 use super::engine::EventKind;
 use super::meta_info;
-use super::request_body::Refusal;
 use super::sequence::{QUEUE_FULL, Sequence};
 
 /// The end of every SSE stream.
@@ -286,24 +285,4 @@ pub(super) fn error_body(message: &str, kind: &str, code: u16) -> String {
     format!(
         "{{\"object\":\"error\",\"message\":{message},\"type\":\"{kind}\",\"param\":null,\"code\":{code}}}"
     )
-}
-
-impl Refusal {
-    /// The body of the 400 response.
-    pub(super) fn body(&self, is_generate: bool) -> String {
-        if is_generate {
-            let message = serde_json::Value::from(self.message.as_str());
-            return format!("{{\"error\":{{\"message\":{message}}}}}");
-        }
-        error_body(&self.message, "BadRequestError", 400)
-    }
-
-    /// The error event of a `/generate` stream, whose status is 200.
-    pub(super) fn event(&self) -> String {
-        let message = serde_json::Value::from(self.message.as_str());
-        format!(
-            "data: {{\"error\":{{\"message\":{message},\"type\":\"invalid_request_error\",\
-             \"code\":400,\"retryable\":false}}}}\n\n"
-        )
-    }
 }

@@ -19,7 +19,7 @@ use crate::request::Endpoint;
 use super::Shared;
 use super::config::Config;
 use super::engine::Load;
-use super::request_body::GenerationRequest;
+use super::request_body::{GenerationRequest, Refusal};
 use super::responder::Responder;
 use super::response_body::{DONE, error_body};
 use super::sequence::QUEUE_FULL;
@@ -76,22 +76,31 @@ async fn generation(
     let body = match Limited::new(body, MAX_BODY).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => {
-            return bad_request(&format!("The request body cannot be read: {error}"));
+            let message = format!("The request body cannot be read: {error}");
+            return refuse(StatusCode::BAD_REQUEST, "Bad Request", &message);
         }
     };
     let received = shared.clock.now();
     let is_generate = endpoint == Endpoint::Generate;
     let request = match GenerationRequest::parse(endpoint, &body, &shared.config) {
         Ok(request) => request,
-        Err(refusal) => {
-            if refusal.stream && is_generate {
-                let events = [refusal.event().into(), Bytes::from_static(DONE)];
-                let frames = events.map(|event| Ok(Frame::data(event)));
-                let body = StreamBody::new(futures_util::stream::iter(frames));
-                return with_headers(body.boxed_unsync(), EVENTS);
-            }
-            let body = refusal.body(is_generate);
-            return respond(StatusCode::BAD_REQUEST, JSON, body);
+        Err(Refusal { message, .. }) if !is_generate => {
+            return refuse(StatusCode::BAD_REQUEST, "BadRequestError", &message);
+        }
+        Err(Refusal { message, stream }) if stream => {
+            let message = Value::from(message);
+            let error = format!(
+                "data: {{\"error\":{{\"message\":{message},\"type\":\"invalid_request_error\",\
+                 \"code\":400,\"retryable\":false}}}}\n\n"
+            );
+            let events = [error.into(), Bytes::from_static(DONE)];
+            let frames = events.map(|event| Ok(Frame::data(event)));
+            let body = StreamBody::new(futures_util::stream::iter(frames));
+            return with_headers(body.boxed_unsync(), EVENTS);
+        }
+        Err(Refusal { message, .. }) => {
+            let body = json!({ "error": { "message": message } });
+            return respond(StatusCode::BAD_REQUEST, JSON, body.to_string());
         }
     };
     let stream = request.stream;
@@ -107,10 +116,7 @@ async fn generation(
     }
     match reply.into_body().await {
         Some(body) => respond(StatusCode::OK, JSON, body),
-        None => {
-            let body = error_body(QUEUE_FULL, "503", 503);
-            respond(StatusCode::SERVICE_UNAVAILABLE, JSON, body)
-        }
+        None => refuse(StatusCode::SERVICE_UNAVAILABLE, "503", QUEUE_FULL),
     }
 }
 
@@ -125,18 +131,17 @@ async fn abort(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
     let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
     let body = body.map(|body| body.to_bytes()).unwrap_or_default();
     let Ok(Abort { rid, abort_all }) = serde_json::from_slice(&body) else {
-        return bad_request(
-            "The body must be JSON: {\"rid\": \"PREFIX\"} or {\"abort_all\": true}",
-        );
+        let message = "The body must be JSON: {\"rid\": \"PREFIX\"} or {\"abort_all\": true}";
+        return refuse(StatusCode::BAD_REQUEST, "Bad Request", message);
     };
     let prefix = rid.filter(|_| abort_all != Some(true));
     shared.driver.abort_prefix(&prefix.unwrap_or_default());
     respond(StatusCode::OK, "", "")
 }
 
-fn bad_request(message: &str) -> Response<Body> {
-    let body = error_body(message, "Bad Request", 400);
-    respond(StatusCode::BAD_REQUEST, JSON, body)
+/// Makes a response with an error of OpenAI's shape.
+fn refuse(status: StatusCode, kind: &str, message: &str) -> Response<Body> {
+    respond(status, JSON, error_body(message, kind, status.as_u16()))
 }
 
 fn flush(shared: &Shared) -> Response<Body> {
