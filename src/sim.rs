@@ -240,8 +240,13 @@ impl Accepted {
 /// Serves until Ctrl-C or SIGTERM.
 ///
 /// # Errors
-/// As [`Sim::start`]; also if the system refuses a runtime or signal handler.
+/// As [`Sim::start`]; also if the system refuses a runtime or signal handler, or if called within a runtime.
 pub fn run(config: Config) -> Result<(), Error> {
+    if Handle::try_current().is_ok() {
+        return Err(cannot_start(
+            "it makes a Tokio runtime of its own, and was called within one, which must call Sim::start",
+        ));
+    }
     let runtime = Runtime::new().map_err(cannot_start)?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(cannot_start)?;

@@ -2,8 +2,9 @@
 
 use clap::{Args, Command, CommandFactory};
 use queuescope::sim::config::Config;
-use queuescope::traffic;
+use queuescope::{sim, traffic};
 
+use crate::support::assert_says;
 use crate::support::process::{Done, queuescope, run};
 
 #[test]
@@ -69,4 +70,11 @@ fn every_flag_of_a_time_a_rate_or_a_share_takes_the_same_units() {
         }
     }
     assert!(tried > 20, "{tried}");
+}
+
+/// A runtime in a runtime panics.
+#[tokio::test]
+async fn within_a_runtime_the_command_refuses_to_run() {
+    let error = sim::run(super::fast()).unwrap_err().to_string();
+    assert_says(&error, "Sim::start");
 }
