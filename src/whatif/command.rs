@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-mod page;
 mod show;
 
 use serde_json::{Value as Json, json};
