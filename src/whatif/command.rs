@@ -11,14 +11,13 @@ use crate::disk;
 use crate::error::Error;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::{self, Entry};
-use crate::report::figures::figures;
-use crate::report::load::{Goal, Summary, goals_ms};
+use crate::report::load::{Goal, goals_ms};
 use crate::report::outputs;
 use crate::report::reader::{self, Run, inputs};
 use crate::units::{at_least, round_to_four_digits, share};
 use crate::upstream::Policy;
 
-use super::figures::{Figures, goal};
+use super::figures::{goal, goodput_share};
 use super::fit::Fit;
 use super::load::Load;
 use super::replay::{Deployment, Model};
@@ -120,8 +119,9 @@ impl Find {
 }
 
 /// All loads with their predictions, one after another, and the fit that these are made with.
-struct Results<'a> {
-    args: &'a Args,
+#[derive(Default)]
+struct Results {
+    args: Args,
     fit: Fit,
     /// Whether there are several loads: predictions are then labelled with their load's name.
     are_several: bool,
@@ -136,12 +136,12 @@ struct Results<'a> {
     /// The rows of the table of runs, and the notes below it.
     lines: Vec<Vec<String>>,
     notes: Vec<String>,
-    /// The runs of the page; predicted ones if it is written.
+    /// The runs of the page, if it is written.
     runs: Vec<Run>,
 }
 
-/// A load replayed under some settings: these, the servers, the requests with their predicted times, and these as a run with its summary.
-type Replayed = (Vec<Entry>, Deployment, Load, (Run, Summary));
+/// A load replayed under some settings: these, the servers, and the requests with their predicted times.
+type Replayed = (Vec<Entry>, Deployment, Load);
 
 /// The relative distance between two rates that `--find rate` tries.
 const PRECISION: f64 = 0.02;
@@ -183,16 +183,10 @@ pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
     let fit = Fit::of(of_fit)?;
     let mut results = Results {
         no_prediction: fit.no_prediction(of_fit),
-        args,
+        args: args.clone(),
         fit,
         are_several: loads.len() > 1,
-        nothing_found: None,
-        loads: Vec::new(),
-        predictions: Vec::new(),
-        not_found: Vec::new(),
-        lines: Vec::new(),
-        notes: Vec::new(),
-        runs: Vec::new(),
+        ..Results::default()
     };
     let notes = fitted.into_iter().flatten().flat_map(|load| load.notes);
     loads[0].notes.extend(notes);
@@ -222,7 +216,7 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
     written.map_err(|cause| Error::write(path, cause))
 }
 
-impl Results<'_> {
+impl Results {
     /// Predicts the load of a run under every combination of settings.
     fn predict(&mut self, mut run: Run, load: &Load, grid: &[Vec<Entry>]) -> anyhow::Result<()> {
         self.set_goals(&mut run);
@@ -261,10 +255,7 @@ impl Results<'_> {
         let servers = deployment(self.fit.original(load), load.rate(), &settings);
         let servers = servers.map_err(|error| Error::usage(format!("{}: {error}", load.name)))?;
         let predicted = servers.serve(load);
-        let mut run = self.run_of(&self.label(&settings, load), &settings, &predicted);
-        self.set_goals(&mut run);
-        let summary = figures(&run);
-        Ok((settings, servers, predicted, (run, summary)))
+        Ok((settings, servers, predicted))
     }
 
     /// Sets the goals of `--goodput`, if any, as those of a run.
@@ -331,9 +322,8 @@ impl Results<'_> {
             };
             let looked_for = (what.key().to_owned(), value);
             let replayed = self.replay(load, [settings, &[looked_for]].concat())?;
-            let (_, summary) = &replayed.3;
-            let figures = Figures::of_run(summary, &self.args.goodput);
-            match figures.goodput_share >= Some(self.args.goodput_share) {
+            let share = goodput_share(&replayed.2, &self.args.goodput);
+            match share >= self.args.goodput_share {
                 true => (kept, found) = (at, Some(replayed)),
                 false => missed = at,
             }
@@ -399,3 +389,6 @@ fn value<'s>(settings: &'s [Entry], wanted: &str) -> Option<&'s Value> {
 fn min_rate(load: &Load) -> f64 {
     (load.rate() / MAX_SERVERS as f64).max(MIN_RATE)
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use super::replay::{Deployment, Model};
 use super::settings::SLOTS;
 
 /// The engine as fitted to runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Fit {
     /// A server that has a GPU of its own.
     pub model: Model,

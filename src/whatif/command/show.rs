@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{Find, Replayed, Results};
-use crate::clock::{NANOS, Stamp};
+use crate::clock::Stamp;
 use crate::experiment::plan::grid::{self, Sweep};
 use crate::experiment::plan::read::Entry;
 use crate::report::compare::Comparison;
@@ -21,10 +21,10 @@ use crate::request::{
     ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, Timeline, TimingSource,
 };
 use crate::units::round_to_four_digits;
-use crate::whatif::figures::{COMPARED, Figures, TPOT, by_name};
+use crate::whatif::figures::{COMPARED, Figures, by_name, tpot_nanos};
 use crate::whatif::load::{Load, Request};
 
-impl Results<'_> {
+impl Results {
     /// The output of `--json`.
     pub fn to_json(&self) -> Value {
         let fit = &self.fit;
@@ -126,18 +126,18 @@ impl Results<'_> {
             "notes": notes,
         }));
         self.notes.extend(notes);
-        self.runs.push(run);
+        self.runs.extend(self.args.html.is_some().then_some(run));
     }
 
     /// Adds a prediction.
-    pub fn add(
-        &mut self,
-        load: &Load,
-        (settings, servers, predicted, (mut run, summary)): Replayed,
-    ) {
-        let figures = self.add_line(run.name.clone(), &summary);
-        let errors = by_name(self.fit.expected_errors(&servers, load, &figures));
+    pub fn add(&mut self, load: &Load, (settings, servers, predicted): Replayed) {
         let label = self.label(&settings, load);
+        let mut run = self.run_of(&label, &settings, &predicted);
+        self.set_goals(&mut run);
+        let figures = self.add_line(run.name.clone(), &figures(&run));
+        // Its rows take much memory, and another replay follows.
+        let run = self.args.html.is_some().then_some(run);
+        let errors = by_name(self.fit.expected_errors(&servers, load, &figures));
         let error = |figure| percent(errors[figure]);
         let [ttft_p50, ttft_p99] = ["ttft_ms.p50", "ttft_ms.p99"].map(error);
         let [total, rate] = ["total_latency_ms.p99", "request_throughput"].map(error);
@@ -164,7 +164,7 @@ impl Results<'_> {
             shown[member] = value;
         }
         self.predictions.push(shown);
-        if self.args.html.is_some() {
+        if let Some(mut run) = run {
             run.prediction_errors = errors;
             run.notes.extend(note);
             self.runs.push(run);
@@ -269,7 +269,7 @@ fn row(id: String, request: &Request, load: &Load) -> Row {
         row.actual_output_tokens = Some(output);
         row.actual_total_tokens = Some(prompt + output);
         row.cached_tokens = Some(request.cached.into());
-        row.tpot = (output > 1).then(|| (TPOT(request, times) * NANOS as f64) as i64);
+        row.tpot = tpot_nanos(request, times);
         row.timing_source = Some(TimingSource::MetaInfo);
     }
     row.timeline = timeline;
