@@ -73,11 +73,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether the output is JSON.
-    pub fn is_json(&self) -> bool {
-        self.json || self.format == "json"
-    }
-
     /// Reads the given runs and the load of each; those without a request to replay are left out, with a note on the first load.
     fn read(&self, given: &[PathBuf]) -> anyhow::Result<(Vec<Run>, Vec<Load>)> {
         let (mut runs, mut loads, mut empty) = (Vec::new(), Vec::new(), Vec::new());
@@ -197,18 +192,14 @@ pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
     if let Some(path) = args.profile.as_ref().filter(|_| is_good) {
         write(path, &results.fit.profile(&loads[0]))?;
     }
-    let shown = match args.is_json() {
+    let shown = match args.json || args.format == "json" {
         true => format!("{:#}\n", results.to_json()),
         false => results.to_text(),
     };
-    let nothing = results
-        .no_prediction
-        .take()
-        .or(results.nothing_found.take());
     if let Some(path) = &args.html {
         write(path, &results.page(&sweeps))?;
     }
-    Ok((shown, nothing))
+    Ok((shown, results.no_prediction.or(results.nothing_found)))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
@@ -230,20 +221,16 @@ impl Results {
                 None => Ok(self.replay(load, settings.clone())?),
                 Some(what) => self.find(load, settings, what)?,
             };
-            let reason = match replayed {
-                Ok(replayed) => {
-                    self.add(load, replayed);
-                    continue;
+            match replayed {
+                Ok(replayed) => self.add(load, replayed),
+                Err(reason) => {
+                    let settings = grid::json(settings);
+                    self.not_found
+                        .push(json!({ "load": load.name, "settings": settings, "reason": reason }));
+                    self.notes.push(reason.clone());
+                    nothing.get_or_insert(reason);
                 }
-                Err(reason) => reason,
-            };
-            self.not_found.push(json!({
-                "load": load.name,
-                "settings": grid::json(settings),
-                "reason": reason,
-            }));
-            self.notes.push(reason.clone());
-            nothing.get_or_insert(reason);
+            }
         }
         if self.predictions.len() == before {
             self.nothing_found = self.nothing_found.take().or(nothing);

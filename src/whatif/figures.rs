@@ -150,7 +150,7 @@ impl Figures {
             ttft_ms: all(TTFT),
             total_latency_ms: all(TOTAL),
             pure_queue_time_ms: all(QUEUE),
-            request_throughput: load.counts()[1] as f64 / (last - first).max(1e-9),
+            request_throughput: load.timed().count() as f64 / (last - first).max(1e-9),
             goodput_share: None,
         }
     }

@@ -80,7 +80,7 @@ impl Fit {
             |samples: &[Load]| Some((samples.first()?.servers.len(), gpu_share(&model, samples)));
         let running = loads.iter().map(Load::running);
         let mut fit = Fit {
-            requests: fitted.iter().map(|sample| sample.counts()[1]).sum(),
+            requests: fitted.iter().map(|sample| sample.timed().count()).sum(),
             gpu_shares: shares.filter_map(of_shares).collect(),
             running: running.fold((0, 0.0), |all, of| (all.0.max(of.0), all.1.max(of.1))),
             model,

@@ -172,7 +172,7 @@ impl Results {
     }
 
     /// Renders the page.
-    pub fn page(self, sweeps: &[Sweep]) -> String {
+    pub fn page(&mut self, sweeps: &[Sweep]) -> String {
         let load = self.are_several.then_some("load");
         let keys = load.into_iter();
         let keys = keys.chain(sweeps.iter().map(|(key, _)| key.as_str()));
@@ -184,7 +184,7 @@ impl Results {
         };
         let loaded = Loaded {
             experiment: Some(experiment),
-            runs: self.runs,
+            runs: std::mem::take(&mut self.runs),
         };
         // Differences are not tested: predictions have systematic errors, not random ones.
         page::render(&Report {
