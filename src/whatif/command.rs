@@ -22,7 +22,8 @@ use super::fit::Fit;
 use super::load::Load;
 use super::replay::{Deployment, Model};
 use super::settings::{
-    MAX_RATE, MAX_SERVERS, MIN_RATE, NO_CACHE, RATE, SERVERS, SLOTS, deployment, predicted, sweeps,
+    MAX_RATE, MAX_SERVERS, MIN_RATE, NO_CACHE, RATE, SERVERS, SLOTS, deployment, each_once,
+    predicted, sweeps,
 };
 
 /// Arguments of `queuescope whatif`.
@@ -157,17 +158,16 @@ const NOTHING_TO_REPLAY: &str = "no request of one sequence went well and tells 
 pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
     Goal::each_once(&args.goodput).map_err(Error::usage)?;
     let sweeps = sweeps(&args.set);
+    each_once(&sweeps, args.find.map(Find::key))?;
     let grid =
         grid::combinations(&sweeps, 1).map_err(|error| Error::usage(format!("--set: {error}")))?;
     let written = [args.html.as_slice(), args.profile.as_slice()].concat();
     let given = [args.loads.as_slice(), args.fit.as_slice()].concat();
     outputs::check(&written, &inputs(&given), args.force)?;
     // Wrong settings are reported before the fit, which takes long, and even if nothing is predicted.
-    let looked_for = args.find.map(|of| (of.key().to_owned(), Value::from(1)));
     for settings in &grid {
         let any = Deployment::of(&Model::default(), &Load::default());
-        let all: Vec<Entry> = settings.iter().chain(&looked_for).cloned().collect();
-        deployment(any, 1.0, &all)?;
+        deployment(any, 1.0, settings)?;
     }
     let (runs, mut loads) = args.read(&args.loads)?;
     let fitted = match args.fit.as_slice() {

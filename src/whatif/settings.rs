@@ -67,6 +67,28 @@ pub fn sweeps(given: &[Entry]) -> Vec<Sweep> {
     given.iter().map(sweep).collect()
 }
 
+/// Checks that no key is given twice, and none that `--find` looks for. Both keys of the rate are one.
+///
+/// # Errors
+/// One is.
+pub fn each_once(sweeps: &[Sweep], looked_for: Option<&str>) -> Result<(), Error> {
+    let what = |key: &str| key.replace("request_rate", "rate");
+    for (at, (key, _)) in sweeps.iter().enumerate() {
+        if looked_for.is_some_and(|looked_for| what(looked_for) == what(key)) {
+            return Err(error_of(key, "is what --find looks for: leave it out"));
+        }
+        let mut before = sweeps[..at].iter().map(|(other, _)| other);
+        if let Some(other) = before.find(|other| what(other) == what(key)) {
+            let why = match other == key {
+                true => format!("is given twice: give all its values at once, --set {key}=A,B"),
+                false => format!("changes what {other} does: give one of the two"),
+            };
+            return Err(error_of(key, &why));
+        }
+    }
+    Ok(())
+}
+
 /// Applies settings to the servers of a load, whose requests arrived at `own_rate` a second.
 ///
 /// # Errors
