@@ -89,11 +89,10 @@ impl Results {
         for row in &mut predicted.rows {
             row.resize(predicted.heads.len(), String::new());
         }
-        let notes: String = self
-            .notes
-            .iter()
-            .map(|note| format!("note: {note}\n"))
-            .collect();
+        // The one that ends the command is its error.
+        let notes = self.notes.iter();
+        let notes = notes.filter(|note| self.nothing_found.as_ref() != Some(note));
+        let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
         format!(
             "Learnt from {} requests:\n{}\n{}\nMeasured and predicted (±: the error of the replays, and what servers 5 % slower \
              would change):\n{}{notes}",

@@ -306,6 +306,10 @@ fn nothing_is_found_for_a_reason() {
     let name = &shown["loads"][0]["name"];
     let why = json!([{ "load": name, "settings": {}, "reason": none }]);
     assert_eq!(shown["not_found"], why);
+    // The error says it, not the text as well.
+    let (shown, failed) = run(&[&[load.as_str()][..], &servers].concat()).unwrap();
+    assert_eq!(failed.as_deref(), Some(none));
+    assert!(!shown.contains("no number of servers"), "{shown}");
     // Where something else is found, nothing failed, and it stands with the others.
     let found = "--find servers --goodput ttft:200 --set tokenize_ms=1,100000";
     let shown = said(&[&load], found);
