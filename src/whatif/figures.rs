@@ -100,7 +100,10 @@ pub fn goal(text: &str) -> Result<Goal, String> {
             "`{name}` is no latency that is predicted: use one of {}",
             names.join(", ")
         )),
-        _ => text.parse(),
+        None => Err(format!(
+            "`{text}` is no goal: write NAME:MILLISECONDS, such as ttft:500; every LOAD stands before --goodput"
+        )),
+        Some(_) => text.parse(),
     }
 }
 

@@ -192,6 +192,7 @@ const REFUSED: &str = "\
 --goodput client_stall:3 | `client_stall` is no latency that is predicted: use one of ttft, e2el, tpot,
 --goodput foo:3 | `foo` is no latency that is predicted: use one of ttft, e2el, tpot,
 --goodput ttft | write NAME:MILLISECONDS
+--goodput ttft:9 run/ | `run/` is no goal: write NAME:MILLISECONDS, such as ttft:500; every LOAD stands before --goodput
 --goodput ttft:500 tpot:9 ttft:300 | --goodput: ttft must have one limit
 --format csv | possible values: text, json
 --goodput-share 0.9 | --goodput <GOAL>
