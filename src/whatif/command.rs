@@ -14,6 +14,7 @@ use crate::experiment::plan::read::{self, Entry};
 use crate::report::load::{Goal, goals_ms};
 use crate::report::outputs;
 use crate::report::reader::{self, Run, inputs};
+use crate::request::ColumnId;
 use crate::units::{at_least, round_to_four_digits, share};
 use crate::upstream::Policy;
 
@@ -82,7 +83,10 @@ impl Args {
             run.given_pool = self.max_total_tokens;
             let load = Load::of(&run)?;
             if load.requests.is_empty() {
-                empty.push(format!("{}: {NOTHING_TO_REPLAY}", load.name));
+                let first = run.table.first_rows().next();
+                let seen_by = first.map(|row| run.table.text(ColumnId::seen_by, row));
+                let hint = if seen_by == Some("hop") { OF_HOPS } else { "" };
+                empty.push(format!("{}: {NOTHING_TO_REPLAY}{hint}", load.name));
                 continue;
             }
             runs.push(run);
@@ -150,6 +154,8 @@ const MIN_FITTED: f64 = 0.7;
 /// Why a load is left out.
 const NOTHING_TO_REPLAY: &str = "no request of one sequence went well and tells its arrival and numbers of tokens \
     (arrival_time, actual_prompt_tokens, actual_output_tokens)";
+/// What helps if its rows are those of worker hops, which do not know when requests arrived.
+const OF_HOPS: &str = "; a worker hop does not: queuescope report --join puts its rows together with those of its front";
 
 /// Runs the command: returns its output, and the reason if nothing was predicted or found.
 ///

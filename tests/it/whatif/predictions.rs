@@ -101,7 +101,9 @@ fn an_error_of_a_load_names_its_file() {
         (&[&load, "--fit", &failed], none),
         (&[&load, &plain, "--set", "rate=2"], at_once),
     ] {
-        assert_says(&run(given).unwrap_err(), wrong);
+        let error = run(given).unwrap_err();
+        assert_says(&error, wrong);
+        assert!(!error.contains("--join"), "{error}");
     }
     // Beside others it is left out, and that is said.
     let shown = said(&[&load, &failed], "--set rate=2");
