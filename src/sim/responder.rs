@@ -264,8 +264,8 @@ impl Drop for Responder {
     }
 }
 
-/// Appends the line of a sequence that has ended to the request log of `--export-metrics-to-file`, as SGLang writes it: to the file of the hour (in UTC; SGLang uses the machine's time zone), if the log
-/// is enabled. A line that cannot be written is lost and reported in our own log.
+/// Appends the line of a sequence that has ended to the request log of `--export-metrics-to-file`, if that is enabled: to the file of
+/// the hour (in UTC; SGLang uses the machine's time zone). A line that cannot be written is lost and reported in our own log.
 fn append_line(accepted: &Accepted, sequence: &Sequence) {
     let Some(folder) = &accepted.shared.request_log else {
         return;
