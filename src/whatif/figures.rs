@@ -26,9 +26,11 @@ pub const TPOT: Latency = |request, times| {
 };
 const QUEUE: Latency = |_, times| times.admitted - times.queued;
 
-/// The latencies of `--goodput` that are predicted, nanoseconds, as in the row of a prediction. A single token has no time between
-/// tokens, and meets any goal for it: here its time is 0.
-const GOAL_LATENCIES: [(&str, fn(&Request, Times) -> i64); 7] = [
+/// A latency as in the row of a prediction, nanoseconds.
+type RowLatency = fn(&Request, Times) -> i64;
+/// The latencies of `--goodput` that are predicted. A single token has no time between tokens, and meets any goal for it: here its
+/// time is 0.
+const GOAL_LATENCIES: [(&str, RowLatency); 7] = [
     ("ttft", |of, times| nanos(of.arrival, times.first)),
     ("e2el", |of, times| nanos(of.arrival, times.finish)),
     ("tpot", |of, times| tpot_nanos(of, times).unwrap_or(0)),

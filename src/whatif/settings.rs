@@ -1,5 +1,7 @@
 //! The settings of `--set KEY=VALUE`; several values of a key make a grid.
 
+use std::collections::HashMap;
+
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args as _, Command, FromArgMatches as _};
@@ -72,17 +74,14 @@ pub fn sweeps(given: &[Entry]) -> Vec<Sweep> {
 /// # Errors
 /// One is.
 pub fn each_once(sweeps: &[Sweep], looked_for: Option<&str>) -> Result<(), Error> {
-    let what = |key: &str| key.replace("request_rate", "rate");
-    for (at, (key, _)) in sweeps.iter().enumerate() {
-        if looked_for.is_some_and(|looked_for| what(looked_for) == what(key)) {
-            return Err(error_of(key, "is what --find looks for: leave it out"));
-        }
-        let mut before = sweeps[..at].iter().map(|(other, _)| other);
-        if let Some(other) = before.find(|other| what(other) == what(key)) {
-            let why = match other == key {
-                true => format!("is given twice: give all its values at once, --set {key}=A,B"),
-                false => format!("changes what {other} does: give one of the two"),
-            };
+    let what = |key: &str| key.replace(RATE, "rate");
+    let by_find = looked_for.map(|key| (what(key), "--find".to_owned()));
+    let mut changed: HashMap<String, String> = by_find.into_iter().collect();
+    for (key, _) in sweeps {
+        if let Some(by) = changed.insert(what(key), format!("--set {key}")) {
+            let why = format!(
+                "is changed by {by} already: give one of the two, several values as {key}=A,B"
+            );
             return Err(error_of(key, &why));
         }
     }

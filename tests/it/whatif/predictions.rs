@@ -187,9 +187,9 @@ const REFUSED: &str = "\
 --set rate=2000 | --set rate = 2000: must be a number from 0.001 to 1000
 --set request_rate=2000000 | --set request_rate = 2000000: must be a number from 0.001 to 1000000
 --set disable_radix_cache=3 | --set disable_radix_cache = 3: must be one of true, false
---set rate=2 --set request_rate=3 | --set request_rate: changes what rate does: give one of the two
---set rate=2 --set num_gpus=2 --set rate=3 | --set rate: is given twice: give all its values at once, --set rate=A,B
---set num-gpus=2 --set num_gpus=3 | --set num_gpus: is given twice
+--set rate=2 --set request_rate=3 | --set request_rate: is changed by --set rate already: give one of the two
+--set rate=2 --set num_gpus=2 --set rate=3 | --set rate: is changed by --set rate already: give one of the two, several values as rate=A,B
+--set num-gpus=2 --set num_gpus=3 | --set num_gpus: is changed by --set num_gpus already
 --set routing_policy=cache_aware | which prompts share a beginning
 --goodput client_stall:3 | `client_stall` is no latency that is predicted: use one of ttft, e2el, tpot,
 --goodput foo:3 | `foo` is no latency that is predicted: use one of ttft, e2el, tpot,
@@ -201,9 +201,9 @@ const REFUSED: &str = "\
 --find servers | --goodput <GOAL>
 --max-total-tokens 0 | must be a whole number, 1 or more
 --goodput ttft:9 --goodput-share 2 | must be a share from 0 to 1, such as 0.05 or 5%
-FIND request_rate=3 | --set request_rate: is what --find looks for: leave it out
-FIND rate=3 | --set rate: is what --find looks for: leave it out
---find servers --goodput ttft:9 --set num_gpus=3 | --set num_gpus: is what --find looks for";
+FIND request_rate=3 | --set request_rate: is changed by --find already: give one of the two
+FIND rate=3 | --set rate: is changed by --find already: give one of the two
+--find servers --goodput ttft:9 --set num_gpus=3 | --set num_gpus: is changed by --find already";
 
 #[test]
 fn what_cannot_be_predicted_is_named() {
