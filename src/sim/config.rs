@@ -173,14 +173,6 @@ impl Default for Config {
     }
 }
 
-impl Config {
-    /// The most tokens of one sequence: limited by the context length and the KV cache.
-    pub(super) fn max_sequence_tokens(&self) -> u32 {
-        let cache = u32::try_from(self.profile.max_total_tokens - 1).unwrap_or(u32::MAX);
-        self.context_len.min(cache)
-    }
-}
-
 impl Dialect {
     /// The version that the server reports.
     pub(super) fn version(self) -> String {
