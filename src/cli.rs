@@ -142,7 +142,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Routing(args) => run_experiment(&args, ExperimentKind::Routing)?,
         Command::Proxy(args) => run_proxy(&args)?,
         Command::Check(args) => run_check(&args)?,
-        Command::Sim(args) => sim::server::run(args)?,
+        Command::Sim(args) => sim::run(args)?,
         Command::Probe(args) => return run_probe(&args),
         Command::Report(args) => run_report(args)?,
         Command::Whatif(args) => run_whatif(&args)?,

@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use clap::ArgAction::SetFalse;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
-use super::dialect::Dialect;
-use super::disaggregation::Disaggregation;
 use super::engine::Profile;
-use crate::units::{between, time};
+use crate::request::names::names;
+use crate::units::{MS, between, rate, time};
 
 /// A heading of the help.
 const RESPONSES: &str = "Responses and clock";
@@ -65,6 +64,89 @@ pub struct Config {
     pub telemetry: Telemetry,
 }
 
+/// A generation of SGLang, which differs from others in the fields of `meta_info`. Named after the first of its releases whose source was
+/// read. Ordered by release, except for the fork.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Dialect {
+    /// No times at all.
+    #[value(name = "0.4.0")]
+    V040,
+    /// `e2e_latency` alone.
+    #[value(name = "0.4.6")]
+    V046,
+    /// The seed's fork (about 0.4.9), whose times in the queue are no epoch but `perf_counter`.
+    #[value(name = "seed-fork")]
+    SeedFork,
+    /// The seed's fork after its correction: all times are epoch seconds.
+    #[value(name = "seed-fork-epoch")]
+    SeedForkEpoch,
+    /// As 0.4.6, with `total_retractions`.
+    #[value(name = "0.5.4")]
+    V054,
+    /// The first with `queue_time`.
+    #[value(name = "0.5.5")]
+    V055,
+    /// Other names for the same.
+    #[value(name = "0.5.6")]
+    V056,
+    /// `prefill_finished_ts` is stamped in the scheduler.
+    #[value(name = "0.5.7")]
+    V057,
+    /// The first with `forward_entry_time`.
+    #[value(name = "0.5.10")]
+    V0510,
+    /// Without the durations beside `queue_time`.
+    #[value(name = "0.5.12")]
+    V0512,
+    /// The first with `first_token_latency`.
+    #[value(name = "0.5.21")]
+    V0521,
+    /// The first with the waits for storage.
+    #[value(name = "0.5.22")]
+    V0522,
+    /// As recorded.
+    #[default]
+    #[value(name = "0.5.23")]
+    V0523,
+}
+
+names! {
+    /// What a server does of a request.
+    #[derive(ValueEnum)]
+    pub enum Mode {
+        /// All of it.
+        Null = "null",
+        /// Its prefill; the KV cache goes to a server that decodes.
+        Prefill = "prefill",
+        /// Its decode.
+        Decode = "decode",
+    }
+}
+
+/// The flags of a server of a pair.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[command(next_help_heading = "Prefill and decode on servers of their own")]
+pub struct Disaggregation {
+    /// Be the prefill or the decode server of a pair
+    #[arg(long, value_enum, default_value = "null", value_name = "MODE")]
+    pub disaggregation_mode: Mode,
+    /// Port where decode servers find a prefill server; 0 takes a free one, which is printed
+    #[arg(long, value_name = "PORT", default_value_t = 8_998)]
+    pub disaggregation_bootstrap_port: u16,
+    /// Waiting requests for which a decode server reserves memory, besides the running ones
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub disaggregation_decode_extra_slots: usize,
+    /// Prompt tokens whose KV cache a prefill server sends in a second, to all decode servers together
+    #[arg(long, value_name = "RATE", default_value_t = 190_000.0, value_parser = rate(1e-3, 1e12))]
+    pub transfer_tokens_per_s: f64,
+    /// Least time of such a transfer, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1.0, value_parser = time(MS, 0.0, 1e6))]
+    pub transfer_ms: f64,
+    /// A decode server aborts a request this long after losing its prefill server, seconds
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = time(1.0, 0.0, 1e6))]
+    pub transfer_lost_s: f64,
+}
+
 /// The flags of traces and the request log, as SGLang spells them.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(next_help_heading = "Traces and request log")]
@@ -91,11 +173,13 @@ impl Default for Config {
     }
 }
 
-impl Config {
-    /// The most tokens of one sequence: limited by the context length and the KV cache.
-    pub(super) fn max_sequence_tokens(&self) -> u32 {
-        let cache = u32::try_from(self.profile.max_total_tokens - 1).unwrap_or(u32::MAX);
-        self.context_len.min(cache)
+impl Dialect {
+    /// The version that the server reports.
+    pub(super) fn version(self) -> String {
+        match (self, self.to_possible_value()) {
+            (Dialect::SeedFork | Dialect::SeedForkEpoch, _) | (_, None) => "0.4.9".to_owned(),
+            (_, Some(name)) => name.get_name().to_owned(),
+        }
     }
 }
 

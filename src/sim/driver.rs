@@ -14,8 +14,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::{Clock, Stamp};
 
-use super::config::Config;
-use super::disaggregation::Mode;
+use super::config::{Config, Mode};
 use super::engine::{Engine, EventKind, Load, Request};
 
 /// How often a manual clock is read.

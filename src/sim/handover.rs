@@ -5,23 +5,72 @@
 //! request, sends the room's number, and reads one byte when the KV cache has been sent. A connection that closes without that
 //! byte means that the prefill server is lost.
 
+use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio_util::sync::CancellationToken;
 
-use super::disaggregation::Bootstrap;
+use crate::clock::Stamp;
+
+use super::Shared;
+use super::config::Disaggregation;
 use super::driver::{Submission, Update};
 use super::engine::EventKind;
-use super::shared::Shared;
+use super::sequence::Bootstrap;
 
 /// The byte that reports a finished transfer.
 const SENT: u8 = 1;
 /// From the scheduler's receipt of a request until it looks for the other server.
 pub(super) const PREPARE_NANOS: i64 = 200_000;
+
+/// The rooms of a prefill server, and its link to the decode servers.
+#[derive(Debug, Default)]
+pub(super) struct Rooms {
+    rooms: Mutex<HashMap<u64, Weak<Room>>>,
+    /// When the last transfer over the link ends.
+    busy_until: Mutex<Option<Stamp>>,
+    /// Counts, by its references, the requests that wait for memory on a decode server.
+    pub waiting: Arc<()>,
+    /// Counts, by its references, the requests whose KV cache is in transfer.
+    pub sending: Arc<()>,
+}
+
+/// The state of a request that both servers share.
+#[derive(Debug, Default)]
+struct Room {
+    /// Cancelled when the decode server has reserved memory.
+    reserved: CancellationToken,
+    /// Cancelled when the KV cache has been sent.
+    sent: CancellationToken,
+}
+
+impl Rooms {
+    /// Returns the room of a number. It is dropped when both sides have left.
+    fn enter(&self, number: u64) -> Arc<Room> {
+        let mut rooms = self.rooms.lock();
+        rooms.retain(|_, room| room.strong_count() > 0);
+        let known = rooms.get(&number).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let room = Arc::default();
+            rooms.insert(number, Arc::downgrade(&room));
+            room
+        })
+    }
+
+    /// Adds a transfer that is ready at `from`, and returns when it ends. Transfers go one after the other.
+    fn transfer(&self, flags: &Disaggregation, tokens: u32, from: Stamp) -> Stamp {
+        let mut busy_until = self.busy_until.lock();
+        let from = busy_until.map_or(from, |until| until.max(from));
+        let seconds = f64::from(tokens) / flags.transfer_tokens_per_s + flags.transfer_ms / 1e3;
+        *busy_until.insert(from.plus_seconds(seconds))
+    }
+}
 
 /// Serves a decode server's connection to the bootstrap port.
 pub(super) async fn serve_decode(mut stream: TcpStream, shared: Arc<Shared>) {

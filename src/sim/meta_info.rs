@@ -7,12 +7,11 @@ use bytes::BytesMut;
 
 use crate::clock::Stamp;
 
-use super::config::Config;
-use super::dialect::Dialect::{self, *};
-use super::disaggregation::{Bootstrap, Mode};
+use super::Accepted;
+use super::config::Dialect::{self, *};
+use super::config::Mode;
 use super::engine::EventKind;
-use super::sequence::{Moments, QUEUE_FULL, Sequence};
-use super::shared::Accepted;
+use super::sequence::{Bootstrap, Moments, QUEUE_FULL, Sequence};
 
 /// One member: which versions, servers and events have it, and its value.
 struct Member {
@@ -128,28 +127,6 @@ static MEMBERS: [Member; 43] = members! {
     "response_sent_to_client_ts"  V056..=V0523 First Always |event| at(Some(event.first_sent));
 };
 
-impl Member {
-    fn is_reported_by(&self, config: &Config) -> bool {
-        let is_reported = match self.when {
-            Always => true,
-            Timed => config.metrics || config.dialect == V055,
-            Metrics => config.metrics,
-        };
-        is_reported && (self.since..=self.until).contains(&config.dialect)
-    }
-
-    fn write(&self, out: &mut BytesMut, event: &Event<'_>) {
-        let key = self.key;
-        // Writing to a buffer does not fail.
-        let _ = match (self.value)(event) {
-            Value::Missing => Ok(()),
-            Int(value) => write!(out, "\"{key}\":{value},"),
-            Float(value) => write!(out, "\"{key}\":{value:?},"),
-            Json(value) => write!(out, "\"{key}\":{value},"),
-        };
-    }
-}
-
 impl Event<'_> {
     fn decodes_only(&self) -> bool {
         self.accepted.shared.mode() == Mode::Decode
@@ -170,6 +147,7 @@ pub(super) fn write(out: &mut BytesMut, accepted: &Accepted, sequence: &Sequence
         moments: &sequence.moments,
     };
     let never_ran = sequence.never_ran();
+    let config = &accepted.shared.config;
     out.extend_from_slice(b"{");
     for member in &MEMBERS {
         let is_in = match member.events {
@@ -179,9 +157,22 @@ pub(super) fn write(out: &mut BytesMut, accepted: &Accepted, sequence: &Sequence
             NeverRan => never_ran,
             First => event.moments.first_sent.is_none(),
         };
-        if is_in && member.is_reported_by(&accepted.shared.config) {
-            member.write(out, &event);
+        let is_reported = match member.when {
+            Always => true,
+            Timed => config.metrics || config.dialect == V055,
+            Metrics => config.metrics,
+        };
+        if !is_in || !is_reported || !(member.since..=member.until).contains(&config.dialect) {
+            continue;
         }
+        let key = member.key;
+        // Writing to a buffer does not fail.
+        let _ = match (member.value)(&event) {
+            Value::Missing => Ok(()),
+            Int(value) => write!(out, "\"{key}\":{value},"),
+            Float(value) => write!(out, "\"{key}\":{value:?},"),
+            Json(value) => write!(out, "\"{key}\":{value},"),
+        };
     }
     out.truncate(out.len() - 1);
     out.extend_from_slice(b"}");

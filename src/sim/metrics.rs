@@ -7,9 +7,9 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, TextEncoder};
 
 use crate::clock::Stamp;
 
-use super::config::Config;
-use super::disaggregation::{Mode, Rooms};
+use super::config::{Config, Mode};
 use super::engine::Load;
+use super::handover::Rooms;
 use super::request_body::GenerationRequest;
 
 const LATENCY_BUCKETS: [f64; 18] = [

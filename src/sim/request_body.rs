@@ -8,9 +8,8 @@ use serde_json::Value;
 
 use crate::request::Endpoint;
 
-use super::config::Config;
-use super::disaggregation::{Bootstrap, Mode};
-use super::sequence::Sequence;
+use super::config::{Config, Mode};
+use super::sequence::{Bootstrap, Sequence};
 
 /// The most sequences of one request. SGLang has no limit but its memory.
 const MAX_SEQUENCES: i64 = 4_096;
@@ -26,6 +25,7 @@ pub(super) struct GenerationRequest {
     pub endpoint: Endpoint,
     pub stream: bool,
     pub include_usage: bool,
+    /// Whether the choices of a chat have `meta_info`. That of `/generate` always has.
     pub return_meta_info: bool,
     /// The client's name for it, which SGLang echoes.
     pub model: String,
@@ -165,8 +165,10 @@ impl Body {
                 Some(OneOrMany::One(rid)) if is_batch => Some(format!("{rid}_{index}")),
                 rid => rid.as_ref().and_then(|rid| rid.get(index)).cloned(),
             };
+            // Of the server's own: 32 hexadecimal digits.
+            let made = || format!("{:032x}", rand::random::<u128>());
             for _ in 0..n {
-                let rid = rid.clone().unwrap_or_else(new_rid);
+                let rid = rid.clone().unwrap_or_else(made);
                 let index = sequences.len();
                 sequences.push(Sequence::new(index, rid, prompt.clone(), max_tokens));
             }
@@ -181,7 +183,7 @@ impl Body {
             endpoint,
             stream,
             include_usage: self.stream_options["include_usage"] == true,
-            return_meta_info: is_generate || wants_meta_info,
+            return_meta_info: wants_meta_info,
             model: model.unwrap_or_else(|| config.model.clone()),
             is_list,
             prompt_tokens,
@@ -224,7 +226,9 @@ fn fit_context(
     max_tokens: Option<i64>,
     config: &Config,
 ) -> Result<(Arc<[u32]>, u32), String> {
-    let context = config.max_sequence_tokens();
+    // The most tokens of one sequence: limited by the context length and the KV cache.
+    let cache = u32::try_from(config.profile.max_total_tokens - 1).unwrap_or(u32::MAX);
+    let context = config.context_len.min(cache);
     if prompt.len() >= context as usize {
         let tokens = prompt.len();
         return Err(format!(
@@ -252,11 +256,6 @@ fn tokenize(text: &str) -> impl Iterator<Item = u32> {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
         })
     })
-}
-
-/// Returns a request id of the server's own: 32 hexadecimal digits.
-fn new_rid() -> String {
-    format!("{:032x}", rand::random::<u128>())
 }
 
 impl<T> OneOrMany<T> {

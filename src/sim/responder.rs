@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,19 +14,24 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, Stream};
 use http::HeaderMap;
 use hyper::body::Frame;
+use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Stamp;
 use crate::request::Endpoint;
 
-use super::disaggregation::Mode;
+use super::config::Mode;
 use super::driver::{Submission, Update};
 use super::engine::{EventKind, Prompt, Request};
-use super::generate::DONE;
-use super::handover;
 use super::request_body::GenerationRequest;
-use super::shared::{Accepted, MAX_SERVED, Outcome, Served, Shared};
-use super::{generate, openai, request_log, spans};
+use super::response_body::{
+    DONE, generate_event, generate_reply, openai_chunks, openai_reply, openai_tail,
+};
+use super::sequence::Sequence;
+use super::{Accepted, Outcome, Served, Shared, handover, meta_info, spans};
+
+/// The most entries of [`Shared::served`]; the oldest are dropped.
+const MAX_SERVED: usize = 100_000;
 
 /// A response in progress.
 #[derive(Debug)]
@@ -139,7 +146,7 @@ impl Responder {
             let sequence = &accepted.request.sequences[update.index];
             spans::send(accepted, sequence, update.reported_at);
             if has_client {
-                request_log::append(accepted, sequence);
+                append_line(accepted, sequence);
             }
         }
         is_reported
@@ -155,8 +162,8 @@ impl Responder {
         let mut out = BytesMut::new();
         let now = self.accepted.shared.clock.now();
         match self.accepted.request.endpoint {
-            Endpoint::Generate => generate::reply(&mut out, &self.accepted, now),
-            _ => openai::reply(&mut out, &self.accepted, now),
+            Endpoint::Generate => generate_reply(&mut out, &self.accepted, now),
+            _ => openai_reply(&mut out, &self.accepted, now),
         }
         self.is_complete = true;
         Some(out.freeze())
@@ -189,9 +196,9 @@ impl Responder {
         let sequence = &accepted.request.sequences[index];
         if accepted.request.endpoint == Endpoint::Generate {
             self.ready
-                .push_back(generate::event(accepted, sequence, now));
+                .push_back(generate_event(accepted, sequence, now));
         } else {
-            openai::chunks(accepted, sequence, &mut self.ready);
+            openai_chunks(accepted, sequence, &mut self.ready);
         }
         let sequence = &mut accepted.request.sequences[index];
         sequence.moments.first_sent.get_or_insert(now);
@@ -203,9 +210,9 @@ impl Responder {
         let accepted = &self.accepted;
         if accepted.request.endpoint != Endpoint::Generate {
             let last = &accepted.request.sequences[self.last_index];
-            openai::tail(accepted, last, &mut self.ready);
+            openai_tail(accepted, last, &mut self.ready);
         }
-        self.ready.push_back(Bytes::from_static(DONE.as_bytes()));
+        self.ready.push_back(Bytes::from_static(DONE));
         self.is_complete = true;
     }
 
@@ -257,16 +264,54 @@ impl Drop for Responder {
     }
 }
 
+/// Appends the line of a sequence that has ended to the request log of `--export-metrics-to-file`, if that is enabled: to the file of
+/// the hour (in UTC; SGLang uses the machine's time zone). A line that cannot be written is lost and reported in our own log.
+fn append_line(accepted: &Accepted, sequence: &Sequence) {
+    let Some(folder) = &accepted.shared.request_log else {
+        return;
+    };
+    let now = accepted.shared.clock.now();
+    let hour = now.utc().strftime("%Y%m%d_%H");
+    let path = folder.join(format!("sglang-request-metrics-{hour}.log"));
+    let file = OpenOptions::new().create(true).append(true).open(&path);
+    let line = log_line(accepted, sequence, now);
+    if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
+        let folder = folder.display();
+        log::error!("--export-metrics-to-file-dir {folder}: {error}; a line is lost");
+    }
+}
+
+/// Renders the line: of SGLang's request parameters only the id, `stream`, the room and the trace; then `meta_info`.
+fn log_line(accepted: &Accepted, sequence: &Sequence, now: Stamp) -> String {
+    let headers = ["traceparent", "tracestate"].into_iter();
+    let headers = headers.filter_map(|name| Some((name.to_owned(), accepted.header(name)?.into())));
+    let mut parameters = json!({
+        "rid": *sequence.rid,
+        "stream": accepted.request.stream,
+        "external_trace_header": Value::Object(headers.collect()),
+    });
+    if let Some(bootstrap) = &sequence.bootstrap {
+        parameters["bootstrap_host"] = bootstrap.host.as_str().into();
+        parameters["bootstrap_port"] = bootstrap.port.into();
+        parameters["bootstrap_room"] = bootstrap.room.into();
+    }
+    let mut out = BytesMut::new();
+    meta_info::write(&mut out, accepted, sequence, now);
+    let members = String::from_utf8_lossy(&out);
+    let members = members.strip_prefix('{').unwrap_or_default();
+    let parameters = Value::from(parameters.to_string());
+    format!("{{\"request_parameters\":{parameters},{members}\n")
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
     use tokio::runtime::Handle;
 
     use super::*;
     use crate::clock::Clock;
+    use crate::sim::Sim;
     use crate::sim::config::Config;
     use crate::sim::engine::Profile;
-    use crate::sim::server::Sim;
 
     #[tokio::test]
     async fn no_prefill_server_is_told_of_memory_for_a_client_that_has_left() {

@@ -1,4 +1,5 @@
-//! Routes a request by its path to its response.
+//! Routes a request by its path to its response; the responses about the server itself, with the fields that routers, clients and
+//! dashboards read.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,20 +13,26 @@ use hyper::body::{Frame, Incoming};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::clock::{NANOS, Stamp};
 use crate::request::Endpoint;
 
-use super::generate::{DONE, error_body};
-use super::info;
-use super::request_body::GenerationRequest;
+use super::Shared;
+use super::config::Config;
+use super::engine::Load;
+use super::request_body::{GenerationRequest, Refusal};
 use super::responder::Responder;
+use super::response_body::{DONE, error_body};
 use super::sequence::QUEUE_FULL;
-use super::shared::Shared;
 
 /// The longest request body, bytes.
 const MAX_BODY: usize = 256 << 20;
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The reported path of the model: a folder that exists everywhere and holds no tokenizer. A router looks
+/// there for one, and queries the Hugging Face hub for paths that do not exist.
+const MODEL_PATH: &str = "/";
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -47,10 +54,10 @@ pub(super) async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> R
             let text = shared.metrics.text(config, &load, &shared.rooms);
             respond(StatusCode::OK, METRICS, text)
         }
-        "/model_info" | "/get_model_info" => json(info::model_info(config)),
-        "/server_info" | "/get_server_info" => json(info::server_info(&shared)),
-        "/v1/models" => json(info::models(config, now)),
-        "/v1/loads" => json(info::loads(config, &shared.driver.load())),
+        "/model_info" | "/get_model_info" => json(model_info(config)),
+        "/server_info" | "/get_server_info" => json(server_info(&shared)),
+        "/v1/models" => json(models(config, now)),
+        "/v1/loads" => json(loads(config, &shared.driver.load())),
         "/health" | "/health_generate" => respond(StatusCode::OK, "", ""),
         _ => {
             let body = json!({ "detail": "Not Found" });
@@ -69,22 +76,31 @@ async fn generation(
     let body = match Limited::new(body, MAX_BODY).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => {
-            return bad_request(&format!("The request body cannot be read: {error}"));
+            let message = format!("The request body cannot be read: {error}");
+            return refuse(StatusCode::BAD_REQUEST, "Bad Request", &message);
         }
     };
     let received = shared.clock.now();
     let is_generate = endpoint == Endpoint::Generate;
     let request = match GenerationRequest::parse(endpoint, &body, &shared.config) {
         Ok(request) => request,
-        Err(refusal) => {
-            if refusal.stream && is_generate {
-                let events = [refusal.event().into(), Bytes::from_static(DONE.as_bytes())];
-                let frames = events.map(|event| Ok(Frame::data(event)));
-                let body = StreamBody::new(futures_util::stream::iter(frames));
-                return with_headers(body.boxed_unsync(), EVENTS);
-            }
-            let body = refusal.body(is_generate);
-            return respond(StatusCode::BAD_REQUEST, JSON, body);
+        Err(Refusal { message, .. }) if !is_generate => {
+            return refuse(StatusCode::BAD_REQUEST, "BadRequestError", &message);
+        }
+        Err(Refusal { message, stream }) if stream => {
+            let message = Value::from(message);
+            let error = format!(
+                "data: {{\"error\":{{\"message\":{message},\"type\":\"invalid_request_error\",\
+                 \"code\":400,\"retryable\":false}}}}\n\n"
+            );
+            let events = [error.into(), Bytes::from_static(DONE)];
+            let frames = events.map(|event| Ok(Frame::data(event)));
+            let body = StreamBody::new(futures_util::stream::iter(frames));
+            return with_headers(body.boxed_unsync(), EVENTS);
+        }
+        Err(Refusal { message, .. }) => {
+            let body = json!({ "error": { "message": message } });
+            return respond(StatusCode::BAD_REQUEST, JSON, body.to_string());
         }
     };
     let stream = request.stream;
@@ -100,10 +116,7 @@ async fn generation(
     }
     match reply.into_body().await {
         Some(body) => respond(StatusCode::OK, JSON, body),
-        None => {
-            let body = error_body(QUEUE_FULL, "503", 503);
-            respond(StatusCode::SERVICE_UNAVAILABLE, JSON, body)
-        }
+        None => refuse(StatusCode::SERVICE_UNAVAILABLE, "503", QUEUE_FULL),
     }
 }
 
@@ -118,18 +131,17 @@ async fn abort(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
     let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
     let body = body.map(|body| body.to_bytes()).unwrap_or_default();
     let Ok(Abort { rid, abort_all }) = serde_json::from_slice(&body) else {
-        return bad_request(
-            "The body must be JSON: {\"rid\": \"PREFIX\"} or {\"abort_all\": true}",
-        );
+        let message = "The body must be JSON: {\"rid\": \"PREFIX\"} or {\"abort_all\": true}";
+        return refuse(StatusCode::BAD_REQUEST, "Bad Request", message);
     };
     let prefix = rid.filter(|_| abort_all != Some(true));
     shared.driver.abort_prefix(&prefix.unwrap_or_default());
     respond(StatusCode::OK, "", "")
 }
 
-fn bad_request(message: &str) -> Response<Body> {
-    let body = error_body(message, "Bad Request", 400);
-    respond(StatusCode::BAD_REQUEST, JSON, body)
+/// Makes a response with an error of OpenAI's shape.
+fn refuse(status: StatusCode, kind: &str, message: &str) -> Response<Body> {
+    respond(status, JSON, error_body(message, kind, status.as_u16()))
 }
 
 fn flush(shared: &Shared) -> Response<Body> {
@@ -140,6 +152,84 @@ fn flush(shared: &Shared) -> Response<Body> {
     let text = "Cache flushed.\nPlease check backend logs for more details. (When there are running or \
                 waiting requests, the operation will not be performed.)\n";
     respond(status, "", text)
+}
+
+/// `/model_info`.
+fn model_info(config: &Config) -> Value {
+    json!({
+        "model_path": MODEL_PATH,
+        "served_model_name": config.model,
+        "tokenizer_path": MODEL_PATH,
+        "is_generation": true,
+        "disaggregation_mode": config.disaggregation.disaggregation_mode.name(),
+        "has_image_understanding": false,
+        "has_audio_understanding": false,
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+    })
+}
+
+/// `/server_info`.
+fn server_info(shared: &Shared) -> Value {
+    let config = &shared.config;
+    let profile = &config.profile;
+    let bootstrap_port = shared.bootstrap_addr.map(|addr| addr.port());
+    json!({
+        "model_path": MODEL_PATH,
+        "tokenizer_path": MODEL_PATH,
+        "served_model_name": config.model,
+        "context_length": config.context_len,
+        "max_running_requests": profile.max_running_requests,
+        "max_total_tokens": profile.max_total_tokens,
+        "disaggregation_mode": config.disaggregation.disaggregation_mode.name(),
+        "disaggregation_bootstrap_port": bootstrap_port.unwrap_or(config.disaggregation.disaggregation_bootstrap_port),
+        "is_embedding": false,
+        "tp_size": 1,
+        "dp_size": 1,
+        "pp_size": 1,
+        "internal_states": [{
+            "effective_max_running_requests_per_dp": profile.max_running_requests,
+            "memory_usage": { "token_capacity": profile.max_total_tokens },
+        }],
+        "version": config.dialect.version(),
+        "frontend": "queuescope-sim",
+    })
+}
+
+/// `/v1/models`.
+fn models(config: &Config, now: Stamp) -> Value {
+    json!({
+        "object": "list",
+        "data": [{
+            "id": config.model,
+            "object": "model",
+            "created": now.nanos().div_euclid(NANOS),
+            "owned_by": "sglang",
+            "root": config.model,
+            "parent": null,
+            "max_model_len": config.context_len,
+        }],
+    })
+}
+
+/// `/v1/loads`.
+fn loads(config: &Config, load: &Load) -> Value {
+    let capacity = config.profile.max_total_tokens;
+    json!({
+        "version": config.dialect.version(),
+        "loads": [{
+            "dp_rank": 0,
+            "num_running_reqs": load.running,
+            "num_waiting_reqs": load.waiting,
+            "num_used_tokens": load.used_tokens,
+            // Routers read it for `power_of_two`.
+            "num_total_tokens": load.used_tokens + load.waiting_tokens,
+            "max_total_num_tokens": capacity,
+            "max_running_requests": config.profile.max_running_requests,
+            "token_usage": load.used_tokens as f64 / capacity as f64,
+            "cache_hit_rate": load.cache_hit_rate,
+        }],
+    })
 }
 
 /// Makes a response with a whole body; an empty `content_type` is left out.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::clock::Stamp;
 
-use super::disaggregation::Bootstrap;
 use super::driver::Update;
 use super::engine::EventKind;
 
@@ -36,6 +35,14 @@ pub(super) struct Sequence {
     pub moments: Moments,
     /// The event that ended it.
     pub ending: Option<EventKind>,
+}
+
+/// The prefill server's address and the room that both servers of a pair get for a sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Bootstrap {
+    pub host: String,
+    pub port: u16,
+    pub room: u64,
 }
 
 /// Its moments, on the engine's clock.

@@ -1,26 +1,50 @@
 //! The spans of a request, as recorded from SGLang 0.5.23 with `--enable-trace`, without one a token. They are made from a
-//! sequence's timestamps when it has ended.
+//! sequence's timestamps when it has ended, and exported to a collector.
 //!
-//! Two processes of the server report spans: `Tokenizer`, which receives requests, and `Scheduler`. Children are sent before
-//! their parent, as SGLang sends a span when it has ended.
+//! Two processes of the server report spans, each with a bounded queue of its own: `Tokenizer`, which receives requests, and
+//! `Scheduler`. Children are sent before their parent, as SGLang sends a span when it has ended.
 
+use std::time::Duration;
+
+use Process::{Scheduler, Tokenizer};
 use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceContextExt as _, TraceFlags, TraceId,
 };
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_http::HeaderExtractor;
+use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig};
+use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanEvents, SpanExporter as _, SpanLinks,
+    SpanProcessor as _,
+};
 
 use crate::clock::Stamp;
 
-use super::disaggregation::Mode;
+use super::Accepted;
+use super::config::{Mode, Telemetry};
 use super::engine::EventKind;
 use super::sequence::{QUEUE_FULL, Sequence};
-use super::shared::Accepted;
-use super::tracer::Process::{self, Scheduler, Tokenizer};
-use super::tracer::Tracer;
+
+/// The process of the server that reports a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Process {
+    Tokenizer,
+    Scheduler,
+}
+
+/// The values that all spans of a server share, and the queues of both processes.
+#[derive(Debug)]
+pub(super) struct Tracer {
+    /// 32 hexadecimal digits.
+    host: String,
+    /// The tokenizer's process id; the scheduler's is the next number.
+    pid: i64,
+    /// By [`Process`].
+    queues: [BatchSpanProcessor; 2],
+}
 
 /// The context of the spans of one sequence.
 struct Spans<'a> {
@@ -43,6 +67,14 @@ type Stage = (&'static str, Option<Stamp>, Option<Stamp>);
 
 /// SGLang's `reason` on a thread's span that was never closed.
 const UNCLOSED: &str = "have unclosed span, auto closed";
+
+/// Spans queued in a process. More are lost, as in SGLang, whose queue holds 2,048; here enough that none is lost while the
+/// collector keeps up.
+const MAX_QUEUED_SPANS: usize = 32_768;
+/// Spans in a batch, as SGLang sets it.
+const MAX_BATCH_SPANS: usize = 64;
+/// The longest that a span waits for a full batch, as SGLang sets it.
+const BATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Sends the spans of a sequence that ended, or whose client left, at `finish`.
 pub(super) fn send(accepted: &Accepted, sequence: &Sequence, finish: Stamp) {
@@ -270,5 +302,37 @@ impl<'a> Spans<'a> {
         let flags = TraceFlags::default();
         let state = self.remote.trace_state().clone();
         SpanContext::new(self.trace, id, flags, false, state)
+    }
+}
+
+impl Tracer {
+    /// Starts the exports of both processes, on the current Tokio runtime.
+    ///
+    /// # Errors
+    /// If the endpoint is invalid.
+    pub(super) fn start(settings: &Telemetry) -> Result<Tracer, ExporterBuildError> {
+        let process = || -> Result<_, ExporterBuildError> {
+            let mut exporter = SpanExporter::builder()
+                .with_tonic()
+                .with_endpoint(format!("http://{}", settings.otlp_traces_endpoint))
+                .build()?;
+            exporter.set_resource(&Resource::builder().with_service_name("sglang").build());
+            let batches = BatchConfigBuilder::default()
+                .with_max_queue_size(MAX_QUEUED_SPANS)
+                .with_max_export_batch_size(MAX_BATCH_SPANS)
+                .with_scheduled_delay(BATCH_INTERVAL);
+            let processor = BatchSpanProcessor::builder(exporter);
+            Ok(processor.with_batch_config(batches.build()).build())
+        };
+        Ok(Tracer {
+            host: format!("{:032x}", rand::random::<u128>()),
+            pid: i64::from(std::process::id()),
+            queues: [process()?, process()?],
+        })
+    }
+
+    /// Queues a span of a process; never blocks. A batch that cannot be sent is lost.
+    fn send(&self, process: Process, span: SpanData) {
+        self.queues[process as usize].on_end(span);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-mod page;
 mod show;
 
 use serde_json::{Value as Json, json};
@@ -11,18 +10,20 @@ use toml::Value;
 use crate::disk;
 use crate::error::Error;
 use crate::experiment::plan::grid::{self, Entry};
-use crate::report::load::{Goal, Summary, goals_ms};
+use crate::report::load::{Goal, goals_ms};
 use crate::report::outputs;
 use crate::report::reader::{self, Run, inputs};
+use crate::request::ColumnId;
 use crate::units::{at_least, round_to_four_digits, share};
 use crate::upstream::Policy;
 
-use super::figures::{Figures, goal};
+use super::figures::{goal, goodput_share};
 use super::fit::Fit;
 use super::load::Load;
 use super::replay::{Deployment, Model};
 use super::settings::{
-    MAX_RATE, MAX_SERVERS, MIN_RATE, NO_CACHE, RATE, SERVERS, SLOTS, deployment, predicted, sweeps,
+    MAX_RATE, MAX_SERVERS, MIN_RATE, NO_CACHE, RATE, SERVERS, SLOTS, deployment, each_once,
+    predicted, sweeps,
 };
 
 /// Arguments of `queuescope whatif`.
@@ -73,11 +74,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether the output is JSON.
-    pub fn is_json(&self) -> bool {
-        self.json || self.format == "json"
-    }
-
     /// Reads the given runs and the load of each; those without a request to replay are left out, with a note on the first load.
     fn read(&self, given: &[PathBuf]) -> anyhow::Result<(Vec<Run>, Vec<Load>)> {
         let (mut runs, mut loads, mut empty) = (Vec::new(), Vec::new(), Vec::new());
@@ -86,7 +82,10 @@ impl Args {
             run.given_pool = self.max_total_tokens;
             let load = Load::of(&run)?;
             if load.requests.is_empty() {
-                empty.push(format!("{}: {NOTHING_TO_REPLAY}", load.name));
+                let first = run.table.first_rows().next();
+                let seen_by = first.map(|row| run.table.text(ColumnId::seen_by, row));
+                let hint = if seen_by == Some("hop") { OF_HOPS } else { "" };
+                empty.push(format!("{}: {NOTHING_TO_REPLAY}{hint}", load.name));
                 continue;
             }
             runs.push(run);
@@ -119,8 +118,9 @@ impl Find {
 }
 
 /// All loads with their predictions, one after another, and the fit that these are made with.
-struct Results<'a> {
-    args: &'a Args,
+#[derive(Default)]
+struct Results {
+    args: Args,
     fit: Fit,
     /// Whether there are several loads: predictions are then labelled with their load's name.
     are_several: bool,
@@ -135,12 +135,12 @@ struct Results<'a> {
     /// The rows of the table of runs, and the notes below it.
     lines: Vec<Vec<String>>,
     notes: Vec<String>,
-    /// The runs of the page; predicted ones if it is written.
+    /// The runs of the page, if it is written.
     runs: Vec<Run>,
 }
 
-/// A load replayed under some settings: these, the servers, the requests with their predicted times, and these as a run with its summary.
-type Replayed = (Vec<Entry>, Deployment, Load, (Run, Summary));
+/// A load replayed under some settings: these, the servers, and the requests with their predicted times.
+type Replayed = (Vec<Entry>, Deployment, Load);
 
 /// The relative distance between two rates that `--find rate` tries.
 const PRECISION: f64 = 0.02;
@@ -153,6 +153,8 @@ const MIN_FITTED: f64 = 0.7;
 /// Why a load is left out.
 const NOTHING_TO_REPLAY: &str = "no request of one sequence went well and tells its arrival and numbers of tokens \
     (arrival_time, actual_prompt_tokens, actual_output_tokens)";
+/// What helps if its rows are those of worker hops, which do not know when requests arrived.
+const OF_HOPS: &str = "; a worker hop does not: queuescope report --join puts its rows together with those of its front";
 
 /// Runs the command: returns its output, and the reason if nothing was predicted or found.
 ///
@@ -161,17 +163,16 @@ const NOTHING_TO_REPLAY: &str = "no request of one sequence went well and tells 
 pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
     Goal::each_once(&args.goodput).map_err(Error::usage)?;
     let sweeps = sweeps(&args.set);
+    each_once(&sweeps, args.find.map(Find::key))?;
     let grid =
         grid::combinations(&sweeps, 1).map_err(|error| Error::usage(format!("--set: {error}")))?;
     let written = [args.html.as_slice(), args.profile.as_slice()].concat();
     let given = [args.loads.as_slice(), args.fit.as_slice()].concat();
     outputs::check(&written, &inputs(&given), args.force)?;
     // Wrong settings are reported before the fit, which takes long, and even if nothing is predicted.
-    let looked_for = args.find.map(|of| (of.key().to_owned(), Value::from(1)));
     for settings in &grid {
         let any = Deployment::of(&Model::default(), &Load::default());
-        let all: Vec<Entry> = settings.iter().chain(&looked_for).cloned().collect();
-        deployment(any, 1.0, &all)?;
+        deployment(any, 1.0, settings)?;
     }
     let (runs, mut loads) = args.read(&args.loads)?;
     let fitted = match args.fit.as_slice() {
@@ -182,16 +183,10 @@ pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
     let fit = Fit::of(of_fit)?;
     let mut results = Results {
         no_prediction: fit.no_prediction(of_fit),
-        args,
+        args: args.clone(),
         fit,
         are_several: loads.len() > 1,
-        nothing_found: None,
-        loads: Vec::new(),
-        predictions: Vec::new(),
-        not_found: Vec::new(),
-        lines: Vec::new(),
-        notes: Vec::new(),
-        runs: Vec::new(),
+        ..Results::default()
     };
     let notes = fitted.into_iter().flatten().flat_map(|load| load.notes);
     loads[0].notes.extend(notes);
@@ -202,18 +197,14 @@ pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
     if let Some(path) = args.profile.as_ref().filter(|_| is_good) {
         write(path, &results.fit.profile(&loads[0]))?;
     }
-    let shown = match args.is_json() {
+    let shown = match args.json || args.format == "json" {
         true => format!("{:#}\n", results.to_json()),
         false => results.to_text(),
     };
-    let nothing = results
-        .no_prediction
-        .take()
-        .or(results.nothing_found.take());
     if let Some(path) = &args.html {
         write(path, &results.page(&sweeps))?;
     }
-    Ok((shown, nothing))
+    Ok((shown, results.no_prediction.or(results.nothing_found)))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
@@ -221,7 +212,7 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
     written.map_err(|cause| Error::write(path, cause))
 }
 
-impl Results<'_> {
+impl Results {
     /// Predicts the load of a run under every combination of settings.
     fn predict(&mut self, mut run: Run, load: &Load, grid: &[Vec<Entry>]) -> anyhow::Result<()> {
         self.set_goals(&mut run);
@@ -235,20 +226,16 @@ impl Results<'_> {
                 None => Ok(self.replay(load, settings.clone())?),
                 Some(what) => self.find(load, settings, what)?,
             };
-            let reason = match replayed {
-                Ok(replayed) => {
-                    self.add(load, replayed);
-                    continue;
+            match replayed {
+                Ok(replayed) => self.add(load, replayed),
+                Err(reason) => {
+                    let settings = grid::json(settings);
+                    self.not_found
+                        .push(json!({ "load": load.name, "settings": settings, "reason": reason }));
+                    self.notes.push(reason.clone());
+                    nothing.get_or_insert(reason);
                 }
-                Err(reason) => reason,
-            };
-            self.not_found.push(json!({
-                "load": load.name,
-                "settings": grid::json(settings),
-                "reason": reason,
-            }));
-            self.notes.push(reason.clone());
-            nothing.get_or_insert(reason);
+            }
         }
         if self.predictions.len() == before {
             self.nothing_found = self.nothing_found.take().or(nothing);
@@ -260,10 +247,7 @@ impl Results<'_> {
         let servers = deployment(self.fit.original(load), load.rate(), &settings);
         let servers = servers.map_err(|error| Error::usage(format!("{}: {error}", load.name)))?;
         let predicted = servers.serve(load);
-        let mut run = self.run_of(&self.label(&settings, load), &settings, &predicted);
-        self.set_goals(&mut run);
-        let summary = Summary::of_run(&run);
-        Ok((settings, servers, predicted, (run, summary)))
+        Ok((settings, servers, predicted))
     }
 
     /// Sets the goals of `--goodput`, if any, as those of a run.
@@ -330,9 +314,8 @@ impl Results<'_> {
             };
             let looked_for = (what.key().to_owned(), value);
             let replayed = self.replay(load, [settings, &[looked_for]].concat())?;
-            let (_, summary) = &replayed.3;
-            let figures = Figures::of_run(summary, &self.args.goodput);
-            match figures.goodput_share >= Some(self.args.goodput_share) {
+            let share = goodput_share(&replayed.2, &self.args.goodput);
+            match share >= self.args.goodput_share {
                 true => (kept, found) = (at, Some(replayed)),
                 false => missed = at,
             }
@@ -398,3 +381,6 @@ fn value<'s>(settings: &'s [Entry], wanted: &str) -> Option<&'s Value> {
 fn min_rate(load: &Load) -> f64 {
     (load.rate() / MAX_SERVERS as f64).max(MIN_RATE)
 }
+
+#[cfg(test)]
+mod tests;

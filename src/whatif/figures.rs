@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::clock::{NANOS, Stamp};
 use crate::report::load::{self, Goal};
 use crate::request::ColumnId;
 use crate::stats::Summary;
@@ -25,15 +26,22 @@ pub const TPOT: Latency = |request, times| {
 };
 const QUEUE: Latency = |_, times| times.admitted - times.queued;
 
-/// The latencies of `--goodput` that are predicted.
-const GOAL_LATENCIES: [&str; 7] = [
-    "ttft",
-    "e2el",
-    "tpot",
-    "total_latency",
-    "pure_queue_time",
-    "prefill_time",
-    "decode_time",
+/// A latency as in the row of a prediction, nanoseconds.
+type RowLatency = fn(&Request, Times) -> i64;
+/// The latencies of `--goodput` that are predicted. A single token has no time between tokens, and meets any goal for it: here its
+/// time is 0.
+const GOAL_LATENCIES: [(&str, RowLatency); 7] = [
+    ("ttft", |of, times| nanos(of.arrival, times.first)),
+    ("e2el", |of, times| nanos(of.arrival, times.finish)),
+    ("tpot", |of, times| tpot_nanos(of, times).unwrap_or(0)),
+    ("total_latency", |of, times| nanos(of.arrival, times.finish)),
+    ("pure_queue_time", |_, times| {
+        nanos(times.queued, times.admitted)
+    }),
+    ("prefill_time", |_, times| {
+        nanos(times.admitted, times.first)
+    }),
+    ("decode_time", |_, times| nanos(times.first, times.finish)),
 ];
 
 /// Reads one of the figures of a load.
@@ -88,13 +96,39 @@ pub struct LatencyFigures {
 /// # Errors
 /// It is no goal, or of a latency that is not predicted.
 pub fn goal(text: &str) -> Result<Goal, String> {
+    let names = GOAL_LATENCIES.map(|(name, _)| name);
     match text.split_once(':') {
-        Some((name, _)) if !GOAL_LATENCIES.contains(&name.trim()) => Err(format!(
+        Some((name, _)) if !names.contains(&name.trim()) => Err(format!(
             "`{name}` is no latency that is predicted: use one of {}",
-            GOAL_LATENCIES.join(", ")
+            names.join(", ")
         )),
-        _ => text.parse(),
+        None => Err(format!(
+            "`{text}` is no goal: write NAME:MILLISECONDS, such as ttft:500; every LOAD stands before --goodput"
+        )),
+        Some(_) => text.parse(),
     }
+}
+
+/// The mean time from a token to the next of a prediction's row, nanoseconds; `None` of a single token.
+pub fn tpot_nanos(of: &Request, times: Times) -> Option<i64> {
+    (of.output > 1).then(|| (TPOT(of, times) * NANOS as f64) as i64)
+}
+
+/// Nanoseconds between two times of a prediction's row.
+fn nanos(from: f64, to: f64) -> i64 {
+    let [from, to] = [from, to].map(|seconds| Stamp::EPOCH.plus_seconds(seconds));
+    to.nanos_since(from)
+}
+
+/// The share of a prediction's requests that keep all goals: [`Figures::goodput_share`], without the row of each.
+pub fn goodput_share(predicted: &Load, goals: &[Goal]) -> f64 {
+    let keeps = |goal: &Goal, of: &Request, times| {
+        let mut named = GOAL_LATENCIES.iter().filter(|(name, _)| *name == goal.name);
+        named.any(|(_, latency)| latency(of, times) as f64 <= goal.limit_ms * 1e6)
+    };
+    let timed = predicted.timed();
+    let good = timed.filter(|(of, times)| goals.iter().all(|goal| keeps(goal, of, *times)));
+    good.count() as f64 / predicted.requests.len().max(1) as f64
 }
 
 impl LatencyFigures {
@@ -121,7 +155,7 @@ impl Figures {
             ttft_ms: all(TTFT),
             total_latency_ms: all(TOTAL),
             pure_queue_time_ms: all(QUEUE),
-            request_throughput: load.counts()[1] as f64 / (last - first).max(1e-9),
+            request_throughput: load.timed().count() as f64 / (last - first).max(1e-9),
             goodput_share: None,
         }
     }

@@ -11,7 +11,7 @@ use super::replay::{Deployment, Model};
 use super::settings::SLOTS;
 
 /// The engine as fitted to runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Fit {
     /// A server that has a GPU of its own.
     pub model: Model,
@@ -80,7 +80,7 @@ impl Fit {
             |samples: &[Load]| Some((samples.first()?.servers.len(), gpu_share(&model, samples)));
         let running = loads.iter().map(Load::running);
         let mut fit = Fit {
-            requests: fitted.iter().map(|sample| sample.counts()[1]).sum(),
+            requests: fitted.iter().map(|sample| sample.timed().count()).sum(),
             gpu_shares: shares.filter_map(of_shares).collect(),
             running: running.fold((0, 0.0), |all, of| (all.0.max(of.0), all.1.max(of.1))),
             model,

@@ -155,11 +155,6 @@ impl Load {
         Some(format!("{cause} for {share:.0} % of the waiting{hint}"))
     }
 
-    /// The number of requests, and how many of them have known times.
-    pub fn counts(&self) -> [usize; 2] {
-        [self.requests.len(), self.timed().count()]
-    }
-
     /// The requests with known times at the server, and these.
     pub fn timed(&self) -> impl Iterator<Item = (&Request, Times)> + Clone {
         let requests = self.requests.iter();

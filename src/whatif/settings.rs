@@ -1,5 +1,7 @@
 //! The settings of `--set KEY=VALUE`; several values of a key make a grid.
 
+use std::collections::HashMap;
+
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args as _, Command, FromArgMatches as _};
@@ -64,6 +66,25 @@ pub fn sweeps(given: &[Entry]) -> Vec<Sweep> {
         (key.replace('-', "_"), values)
     };
     given.iter().map(sweep).collect()
+}
+
+/// Checks that no key is given twice, and none that `--find` looks for. Both keys of the rate are one.
+///
+/// # Errors
+/// One is.
+pub fn each_once(sweeps: &[Sweep], looked_for: Option<&str>) -> Result<(), Error> {
+    let what = |key: &str| key.replace(RATE, "rate");
+    let by_find = looked_for.map(|key| (what(key), "--find".to_owned()));
+    let mut changed: HashMap<String, String> = by_find.into_iter().collect();
+    for (key, _) in sweeps {
+        if let Some(by) = changed.insert(what(key), format!("--set {key}")) {
+            let why = format!(
+                "is changed by {by} already: give one of the two, several values as {key}=A,B"
+            );
+            return Err(error_of(key, &why));
+        }
+    }
+    Ok(())
 }
 
 /// Applies settings to the servers of a load, whose requests arrived at `own_rate` a second.

@@ -30,8 +30,7 @@
 use std::time::Duration;
 
 use queuescope::clock::{Clock, NANOS, Stamp};
-use queuescope::sim::Served;
-use queuescope::sim::server::Sim;
+use queuescope::sim::{Served, Sim};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;

@@ -9,8 +9,8 @@ use clap::{Args as _, Command, FromArgMatches as _};
 use queuescope::clock::Clock;
 use queuescope::experiment::probe::{Args, ProbeResult, probe};
 use queuescope::request::Period;
+use queuescope::sim::Sim;
 use queuescope::sim::config::Config;
-use queuescope::sim::server::Sim;
 
 use crate::support::assert_says;
 use crate::support::generator;

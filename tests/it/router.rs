@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use nix::sys::signal::Signal;
-use queuescope::sim::server::Sim;
+use queuescope::sim::Sim;
 use queuescope::traffic::Run;
 use tempfile::TempDir;
 

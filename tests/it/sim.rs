@@ -13,9 +13,9 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use queuescope::clock::{Clock, ManualClock, Stamp};
+use queuescope::sim::Sim;
 use queuescope::sim::config::Config;
 use queuescope::sim::engine::Profile;
-use queuescope::sim::server::Sim;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;

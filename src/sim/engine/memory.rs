@@ -1,6 +1,6 @@
 //! The KV cache: a number of tokens, held by requests or by the prefix cache.
 
-use super::event::Prompt;
+use super::Prompt;
 use super::radix::{Node, ROOT, Radix};
 
 /// The use of the KV cache. `private + cache.tokens` never exceeds `capacity`.

@@ -4,21 +4,68 @@
 //! a slot is free and the KV cache has room for its prompt, for its longest output, and for a share (`new_token_ratio`) of the
 //! remaining output of the running requests. The share falls from step to step. If it was too small and decode runs out of
 //! memory, the requests with the fewest generated tokens are retracted, and the share jumps up.
+//!
+//! On the decode server of a pair memory is reserved for requests first, then their KV cache arrives from the prefill server, then
+//! they run. Memory for the whole output is reserved, so it never runs out during decode.
 
 use crate::clock::Stamp;
 
-use super::Engine;
-use super::event::{Event, EventKind, Request};
 use super::memory::Allocation;
-use super::task::{Batch, Member, PrefillBatch, Task};
-
-mod prefilled;
+use super::{Engine, Event, EventKind, Prompt, Request};
 
 /// `SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR` and `SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS`.
 const MIN_RATIO_FACTOR: f64 = 0.14;
 const DECAY_STEPS: f64 = 600.0;
 /// Decode steps for which a retraction frees memory (`SGLANG_RETRACT_DECODE_STEPS`).
 const RETRACT_STEPS: u64 = 20;
+/// The most output tokens of a request that count when memory is reserved (`SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`).
+const MAX_RESERVED_OUTPUT: u64 = 4_096;
+
+/// A request that was picked up.
+#[derive(Debug)]
+pub(super) struct Task {
+    prompt: Prompt,
+    output_tokens: u32,
+    generated: u32,
+    retractions: u32,
+    allocation: Allocation,
+    /// Tokens whose prefill has begun.
+    prefilled: u64,
+    /// Whether the prefill of all tokens has begun.
+    is_decoding: bool,
+}
+
+/// A step.
+#[derive(Debug)]
+pub(super) struct Batch {
+    /// Whether it prefills prompts; else it decodes.
+    pub(super) is_prefill: bool,
+    members: Vec<Member>,
+    /// Its GPU time, nanoseconds.
+    pub(super) nanos: i64,
+}
+
+/// A request in a step. Its result counts only if the request was not retracted since.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    id: u64,
+    retractions: u32,
+    /// False for every chunk of a prompt but the last.
+    generates_token: bool,
+}
+
+/// A prefill batch in the making.
+#[derive(Debug, Default)]
+struct PrefillBatch {
+    members: Vec<Member>,
+    /// `(from, to)` of each member.
+    chunks: Vec<(u64, u64)>,
+    tokens: u64,
+    hits: u64,
+    chunk_left: u64,
+    /// Memory reserved for the remaining output of requests.
+    reserved: f64,
+}
 
 impl Engine {
     /// Puts a request into the waiting queue, or rejects it.
@@ -245,5 +292,102 @@ impl Engine {
             .sum();
         let output_tokens: u64 = left().map(|task| u64::from(task.output_tokens)).sum();
         self.new_token_ratio = (generated as f64 / output_tokens.max(1) as f64).min(1.0);
+    }
+
+    /// Ends a request's wait for its KV cache on the decode server of a pair.
+    pub fn arrive(&mut self, id: u64, now: Stamp) {
+        self.run(now);
+        let index = self.in_transfer.iter().position(|other| *other == id);
+        if let Some(index) = index {
+            self.in_transfer.remove(index);
+            self.ready.push_back(id);
+            self.emit(id, self.now, EventKind::Arrived);
+        }
+        self.round.get_or_insert(self.now);
+    }
+
+    /// Reserves memory for waiting requests, in their order, and admits those whose KV cache has arrived while slots are free.
+    fn admit_prefilled(&mut self, at: Stamp, starts: Stamp) {
+        loop {
+            while self.reserve(at).is_some() {}
+            // One of a single token leaves its memory to others at once.
+            if self.running.len() >= self.profile.max_running_requests {
+                return;
+            }
+            let Some(id) = self.ready.pop_front() else {
+                return;
+            };
+            self.running.push(id);
+            // Half of the round's time passes before it is admitted, the other half before its first token is reported.
+            let admitted = at.plus_nanos(starts.nanos_since(at) / 2);
+            self.emit(id, admitted, EventKind::Admitted { cached: 0 });
+            let Some(task) = self.tasks.get_mut(&id) else {
+                continue;
+            };
+            task.is_decoding = true;
+            // The prefill server generated it.
+            task.generated = 1;
+            let last = task.output_tokens == 1;
+            self.emit(id, starts, EventKind::Token { last });
+            if last {
+                self.remove(id);
+            }
+        }
+    }
+
+    /// Reserves memory for the first request that waits for it, if there is enough.
+    fn reserve(&mut self, at: Stamp) -> Option<()> {
+        let max = self.profile.max_running_requests + self.extra_slots?;
+        let id = *self.waiting.front()?;
+        let others = self.in_transfer.iter().chain(&self.ready);
+        let all = others.chain(&self.running).chain([&id]);
+        let count = all.clone().count();
+        let tasks = all.filter_map(|id| self.tasks.get(id));
+        let needed: u64 = tasks.map(Task::max_tokens).sum();
+        if count > max || needed > self.profile.max_total_tokens {
+            return None;
+        }
+        self.in_transfer.push(id);
+        self.waiting.pop_front();
+        let task = self.tasks.get_mut(&id)?;
+        let tokens = task.prompt.tokens();
+        self.memory.allocate(&mut task.allocation, tokens);
+        self.emit(id, at, EventKind::Reserved);
+        Some(())
+    }
+}
+
+impl PrefillBatch {
+    /// Adds as much of a prompt as the chunk size still allows.
+    fn add(&mut self, id: u64, task: &mut Task) {
+        let from = task.prefilled;
+        let to = task.tokens().min(from.saturating_add(self.chunk_left));
+        task.prefilled = to;
+        task.is_decoding = to == task.tokens();
+        self.chunk_left -= to - from;
+        self.tokens += to - from;
+        self.chunks.push((from, to));
+        self.members.push(Member {
+            id,
+            retractions: task.retractions,
+            generates_token: task.is_decoding,
+        });
+    }
+}
+
+impl Task {
+    /// Tokens to prefill: after a retraction, those generated before too.
+    pub(super) fn tokens(&self) -> u64 {
+        self.prompt.tokens() + u64::from(self.generated)
+    }
+
+    /// All tokens of prompt and output.
+    fn max_tokens(&self) -> u64 {
+        self.prompt.tokens() + u64::from(self.output_tokens)
+    }
+
+    /// Tokens still to generate, as far as they count when memory is reserved.
+    fn remaining_output(&self) -> u64 {
+        u64::from(self.output_tokens - self.generated).min(MAX_RESERVED_OUTPUT)
     }
 }

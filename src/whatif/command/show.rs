@@ -1,20 +1,29 @@
-//! The output of `queuescope whatif`: text and JSON.
+//! The output of `queuescope whatif`: text, JSON, and the page of `--html`, which is that of an experiment whose runs are each load as it
+//! was measured and its predictions.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{Replayed, Results};
-use crate::experiment::plan::grid;
+use super::{Find, Replayed, Results};
+use crate::clock::Stamp;
+use crate::experiment::plan::grid::{self, Entry, Sweep};
+use crate::report::Report;
+use crate::report::compare::Comparison;
+use crate::report::files::{ExperimentFile, RunFile, RunState};
+use crate::report::findings::RunReport;
 use crate::report::grid::Grid;
 use crate::report::load::Summary;
-use crate::report::reader::Run;
-use crate::report::render;
+use crate::report::reader::{Loaded, Run};
+use crate::report::{page, render};
+use crate::request::{
+    ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, Timeline, TimingSource,
+};
 use crate::units::round_to_four_digits;
-use crate::whatif::figures::{COMPARED, Figures, by_name};
-use crate::whatif::load::Load;
+use crate::whatif::figures::{COMPARED, Figures, by_name, tpot_nanos};
+use crate::whatif::load::{Load, Request};
 
-impl Results<'_> {
+impl Results {
     /// The output of `--json`.
     pub fn to_json(&self) -> Value {
         let fit = &self.fit;
@@ -79,11 +88,10 @@ impl Results<'_> {
         for row in &mut predicted.rows {
             row.resize(predicted.heads.len(), String::new());
         }
-        let notes: String = self
-            .notes
-            .iter()
-            .map(|note| format!("note: {note}\n"))
-            .collect();
+        // The one that ends the command is its error.
+        let notes = self.notes.iter();
+        let notes = notes.filter(|note| self.nothing_found.as_ref() != Some(note));
+        let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
         format!(
             "Learnt from {} requests:\n{}\n{}\nMeasured and predicted (±: the error of the replays, and what servers 5 % slower \
              would change):\n{}{notes}",
@@ -119,18 +127,18 @@ impl Results<'_> {
             "notes": notes,
         }));
         self.notes.extend(notes);
-        self.runs.push(run);
+        self.runs.extend(self.args.html.is_some().then_some(run));
     }
 
     /// Adds a prediction.
-    pub fn add(
-        &mut self,
-        load: &Load,
-        (settings, servers, predicted, (mut run, summary)): Replayed,
-    ) {
-        let figures = self.add_line(run.name.clone(), &summary);
-        let errors = by_name(self.fit.expected_errors(&servers, load, &figures));
+    pub fn add(&mut self, load: &Load, (settings, servers, predicted): Replayed) {
         let label = self.label(&settings, load);
+        let mut run = self.run_of(&label, &settings, &predicted);
+        self.set_goals(&mut run);
+        let figures = self.add_line(run.name.clone(), &Summary::of_run(&run));
+        // Its rows take much memory, and another replay follows.
+        let run = self.args.html.is_some().then_some(run);
+        let errors = by_name(self.fit.expected_errors(&servers, load, &figures));
         let error = |figure| percent(errors[figure]);
         let [ttft_p50, ttft_p99] = ["ttft_ms.p50", "ttft_ms.p99"].map(error);
         let [total, rate] = ["total_latency_ms.p99", "request_throughput"].map(error);
@@ -157,11 +165,58 @@ impl Results<'_> {
             shown[member] = value;
         }
         self.predictions.push(shown);
-        if self.args.html.is_some() {
+        if let Some(mut run) = run {
             run.prediction_errors = errors;
             run.notes.extend(note);
             self.runs.push(run);
         }
+    }
+
+    /// Renders the page.
+    pub fn page(&mut self, sweeps: &[Sweep]) -> String {
+        let load = self.are_several.then_some("load");
+        let keys = load.into_iter();
+        let keys = keys.chain(sweeps.iter().map(|(key, _)| key.as_str()));
+        let keys = keys.chain(self.args.find.map(Find::key));
+        let experiment = ExperimentFile {
+            kind: "what-if".to_owned(),
+            keys: keys.map(str::to_owned).collect(),
+            ..ExperimentFile::default()
+        };
+        let loaded = Loaded {
+            experiment: Some(experiment),
+            runs: std::mem::take(&mut self.runs),
+        };
+        // Differences are not tested: predictions have systematic errors, not random ones.
+        page::render(&Report {
+            runs: loaded.runs.iter().map(RunReport::of).collect(),
+            comparison: Comparison::default(),
+            loaded: &loaded,
+        })
+    }
+
+    /// A prediction's requests as a run; refused ones failed.
+    pub fn run_of(&self, label: &str, settings: &[Entry], made: &Load) -> Run {
+        let name = format!("predicted: {label}");
+        let mut settings = grid::json(settings);
+        if self.are_several {
+            settings.insert("load".to_owned(), made.name.as_str().into());
+        }
+        let mut run = Run {
+            file: Some(RunFile {
+                label: name.clone(),
+                settings,
+                state: RunState::Done,
+                ..RunFile::default()
+            }),
+            name,
+            notes: vec!["predicted, not measured".to_owned()],
+            ..Run::default()
+        };
+        for (number, request) in made.requests.iter().enumerate() {
+            run.table.push_row(&row(number.to_string(), request, made));
+        }
+        run
     }
 }
 
@@ -172,4 +227,53 @@ fn cells<T>(name: &str, all: [T; COMPARED.len()], shown: impl Fn(T) -> String) -
 
 fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
+}
+
+fn row(id: String, request: &Request, load: &Load) -> Row {
+    let mut timeline = Timeline::new(Side::Traffic);
+    // The generator sends straight to the server.
+    timeline.upstream_is_server(true);
+    timeline.relate(ClockOf::Engine, Relation::Same);
+    let at = |seconds| Stamp::from_nanos(0).plus_seconds(seconds);
+    timeline.set(Moment::Sent, at(request.arrival));
+    let ended = request.times.map_or(request.arrival, |times| times.finish);
+    timeline.set(Moment::End, at(ended));
+    let mut row = Row {
+        req_id: Some(id),
+        success: Some(false),
+        host: load.servers.get(request.server).cloned(),
+        actual_prompt_tokens: Some(request.prompt.into()),
+        endpoint: Some(Endpoint::Generate),
+        stream: Some(true),
+        status: Some(400),
+        outcome: Some(Outcome::ClientError),
+        seen_by: Some(Side::Traffic),
+        ..Row::default()
+    };
+    if let Some(times) = request.times {
+        for (moment, seconds) in [
+            (Moment::ServerCreated, times.created),
+            (Moment::QueueStart, times.queued),
+            (Moment::QueueEnd, times.admitted),
+            (Moment::PrefillEnd, times.prefilled),
+            (Moment::ServerFirstToken, times.first),
+            (Moment::FirstEvent, times.first),
+            (Moment::FirstToken, times.first),
+            (Moment::LastToken, times.finish),
+            (Moment::Finish, times.finish),
+        ] {
+            timeline.set(moment, at(seconds));
+        }
+        let [prompt, output] = [request.prompt, request.output].map(u64::from);
+        row.success = Some(true);
+        (row.status, row.outcome) = (Some(200), Some(Outcome::Ok));
+        row.actual_output_tokens = Some(output);
+        row.actual_total_tokens = Some(prompt + output);
+        row.cached_tokens = Some(request.cached.into());
+        row.tpot = tpot_nanos(request, times);
+        row.timing_source = Some(TimingSource::MetaInfo);
+    }
+    row.timeline = timeline;
+    row.derive_anew();
+    row
 }

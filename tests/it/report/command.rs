@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use queuescope::sim::Sim;
 use queuescope::sim::config::Config;
-use queuescope::sim::server::Sim;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -7,8 +7,7 @@ use std::net::SocketAddr;
 use queuescope::request::cell::Value;
 use queuescope::request::row;
 use queuescope::request::{ColumnId, Period};
-use queuescope::sim::server::Sim;
-use queuescope::sim::{Outcome, Served};
+use queuescope::sim::{Outcome, Served, Sim};
 
 use super::{Stack, ended, traffic};
 use crate::support::generator::sim;

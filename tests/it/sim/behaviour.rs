@@ -2,10 +2,9 @@
 
 use clap::{Args, Command, CommandFactory};
 use queuescope::clock::{Clock, Stamp};
-use queuescope::sim::Outcome;
 use queuescope::sim::config::Config;
-use queuescope::sim::server::Sim;
-use queuescope::traffic;
+use queuescope::sim::{Outcome, Sim};
+use queuescope::{sim, traffic};
 use serde_json::{Value, json};
 
 use super::told::Told;
@@ -13,6 +12,7 @@ use super::{
     START, asked, fast, golden, infos, meta, metric, ms, on_manual_clock, sent, shapes, slow,
     until_load, until_served, with,
 };
+use crate::support::assert_says;
 use crate::support::http::{Connection, exchange};
 use crate::support::process::{Done, queuescope, run};
 use crate::support::recordings::named;
@@ -292,4 +292,11 @@ fn every_flag_of_a_time_a_rate_or_a_share_takes_the_same_units() {
         }
     }
     assert!(tried > 20, "{tried}");
+}
+
+/// A runtime in a runtime panics.
+#[tokio::test]
+async fn within_a_runtime_the_command_refuses_to_run() {
+    let error = sim::run(super::fast()).unwrap_err().to_string();
+    assert_says(&error, "Sim::start");
 }

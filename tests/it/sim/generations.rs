@@ -4,9 +4,8 @@
 use clap::ValueEnum;
 use queuescope::clock::Clock;
 use queuescope::request::{End, Endpoint, Moment, Outcome, Row};
-use queuescope::sim::config::Config;
-use queuescope::sim::server::Sim;
-use queuescope::sim::{Dialect, Served};
+use queuescope::sim::config::{Config, Dialect};
+use queuescope::sim::{Served, Sim};
 use serde_json::json;
 
 use super::fast;

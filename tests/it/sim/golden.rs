@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 
 use clap::ValueEnum;
 use queuescope::clock::{Clock, ManualClock};
-use queuescope::sim::Dialect;
-use queuescope::sim::config::Config;
-use queuescope::sim::server::Sim;
+use queuescope::sim::Sim;
+use queuescope::sim::config::{Config, Dialect};
 use serde_json::Value;
 
 use super::told::{Told, above, kind_of_name};

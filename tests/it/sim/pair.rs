@@ -1,8 +1,7 @@
 //! A prefill and a decode server: what both say of a request, in the words of a recorded pair (SGLang 0.5.23).
 
 use queuescope::clock::Clock;
-use queuescope::sim::config::Config;
-use queuescope::sim::disaggregation::Mode;
+use queuescope::sim::config::{Config, Mode};
 use serde_json::{Value, json};
 
 use super::shapes;

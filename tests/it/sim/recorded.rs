@@ -1,7 +1,7 @@
 //! Requests that were recorded from a real SGLang, sent to the simulator: replies of the same shape.
 
 use queuescope::clock::Clock;
-use queuescope::sim::server::Sim;
+use queuescope::sim::Sim;
 
 use serde_json::Value;
 

@@ -9,8 +9,8 @@ use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::trace::v1;
 use queuescope::clock::Clock;
+use queuescope::sim::Sim;
 use queuescope::sim::config::{Config, Telemetry};
-use queuescope::sim::server::Sim;
 use serde_json::{Value, json};
 
 use super::shape;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use clap::Parser;
 use queuescope::clock::Clock;
 use queuescope::error::Error;
+use queuescope::sim::Sim;
 use queuescope::sim::config::Config;
 use queuescope::sim::engine::Profile;
-use queuescope::sim::server::Sim;
 use queuescope::traffic::{self, Args, LiveProgress, Run, RunPlan, Stop};
 
 use super::wire::PATIENCE;

@@ -94,6 +94,7 @@ fn rows_of_hops_are_refused() {
     let error = run(&[&hop]).unwrap_err();
     let told = "hop.csv: no request of one sequence went well and tells its arrival";
     assert_says(&error, told);
+    assert_says(&error, "queuescope report --join");
 }
 
 /// A request of several sequences is left out, and that is said; a load of nothing else has nothing to replay.

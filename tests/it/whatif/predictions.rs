@@ -101,7 +101,9 @@ fn an_error_of_a_load_names_its_file() {
         (&[&load, "--fit", &failed], none),
         (&[&load, &plain, "--set", "rate=2"], at_once),
     ] {
-        assert_says(&run(given).unwrap_err(), wrong);
+        let error = run(given).unwrap_err();
+        assert_says(&error, wrong);
+        assert!(!error.contains("--join"), "{error}");
     }
     // Beside others it is left out, and that is said.
     let shown = said(&[&load, &failed], "--set rate=2");
@@ -185,20 +187,23 @@ const REFUSED: &str = "\
 --set rate=2000 | --set rate = 2000: must be a number from 0.001 to 1000
 --set request_rate=2000000 | --set request_rate = 2000000: must be a number from 0.001 to 1000000
 --set disable_radix_cache=3 | --set disable_radix_cache = 3: must be one of true, false
---set rate=2 --set request_rate=3 | '--rate <RATE>' cannot be used with
---set rate=2 --set rate=3 | '--rate <RATE>' cannot be used multiple times
+--set rate=2 --set request_rate=3 | --set request_rate: is changed by --set rate already: give one of the two
+--set rate=2 --set num_gpus=2 --set rate=3 | --set rate: is changed by --set rate already: give one of the two, several values as rate=A,B
+--set num-gpus=2 --set num_gpus=3 | --set num_gpus: is changed by --set num_gpus already
 --set routing_policy=cache_aware | which prompts share a beginning
 --goodput client_stall:3 | `client_stall` is no latency that is predicted: use one of ttft, e2el, tpot,
 --goodput foo:3 | `foo` is no latency that is predicted: use one of ttft, e2el, tpot,
 --goodput ttft | write NAME:MILLISECONDS
+--goodput ttft:9 run/ | `run/` is no goal: write NAME:MILLISECONDS, such as ttft:500; every LOAD stands before --goodput
 --goodput ttft:500 tpot:9 ttft:300 | --goodput: ttft must have one limit
 --format csv | possible values: text, json
 --goodput-share 0.9 | --goodput <GOAL>
 --find servers | --goodput <GOAL>
 --max-total-tokens 0 | must be a whole number, 1 or more
 --goodput ttft:9 --goodput-share 2 | must be a share from 0 to 1, such as 0.05 or 5%
-FIND request_rate=3 | '--request-rate <REQUEST_RATE>' cannot be used multiple times
-FIND rate=3 | '--rate <RATE>' cannot be used with";
+FIND request_rate=3 | --set request_rate: is changed by --find already: give one of the two
+FIND rate=3 | --set rate: is changed by --find already: give one of the two
+--find servers --goodput ttft:9 --set num_gpus=3 | --set num_gpus: is changed by --find already";
 
 #[test]
 fn what_cannot_be_predicted_is_named() {
@@ -304,6 +309,10 @@ fn nothing_is_found_for_a_reason() {
     let name = &shown["loads"][0]["name"];
     let why = json!([{ "load": name, "settings": {}, "reason": none }]);
     assert_eq!(shown["not_found"], why);
+    // The error says it, not the text as well.
+    let (shown, failed) = run(&[&[load.as_str()][..], &servers].concat()).unwrap();
+    assert_eq!(failed.as_deref(), Some(none));
+    assert!(!shown.contains("no number of servers"), "{shown}");
     // Where something else is found, nothing failed, and it stands with the others.
     let found = "--find servers --goodput ttft:200 --set tokenize_ms=1,100000";
     let shown = said(&[&load], found);

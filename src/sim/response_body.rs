@@ -1,4 +1,8 @@
-//! Responses of `/v1/completions` and `/v1/chat/completions`, as recorded from SGLang.
+//! Bodies of responses, of `/generate` with SGLang's keys in their recorded order, and of `/v1/completions` and
+//! `/v1/chat/completions`, as recorded; `meta_info` has its own file.
+//!
+//! Written by hand, as the order matters and an event then costs a few copies of strings that were rendered before. Numbers are
+//! JSON floats as Python writes them.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -8,14 +12,120 @@ use bytes::{Bytes, BytesMut};
 use crate::clock::{NANOS, Stamp};
 use crate::request::Endpoint;
 
+use super::Accepted;
+use super::config::Dialect;
 use super::engine::EventKind;
-use super::generate::{error_body, put};
 use super::meta_info;
 use super::sequence::{QUEUE_FULL, Sequence};
-use super::shared::Accepted;
 
-/// Renders the chunks for a sequence's newest token or end.
-pub(super) fn chunks(accepted: &Accepted, sequence: &Sequence, out: &mut VecDeque<Bytes>) {
+/// The end of every SSE stream.
+pub(super) const DONE: &[u8] = b"data: [DONE]\n\n";
+
+/// Writes to a buffer, which does not fail.
+macro_rules! put {
+    ($out:expr, $($arg:tt)*) => {{ let _ = write!($out, $($arg)*); }};
+}
+
+/// The words, one per token, escaped for JSON. They include what needs care in a stream: multi-byte characters, quotes, backslashes, line breaks.
+const WORDS: [&str; 24] = [
+    " the", " quick", " queue", " waits", " for", " no", " one", ",", " na", "ï", "ve", " worker",
+    " 🙂", " says", " \\\"", "prefill", "\\\"", " then", " decode", ".", "\\n", " a", "\\\\", "b",
+];
+
+/// The text that the simulated model generates, the same for every request: its text and token ids of the longest possible output.
+///
+/// An output of `n` tokens is the first `n` tokens of one long text. So the cumulative text and ids of an event are prefixes of
+/// two strings, which are escaped and rendered once.
+#[derive(Debug)]
+pub(super) struct CannedText {
+    text: String,
+    /// Where each token's text ends.
+    text_ends: Vec<u32>,
+    /// Three digits and a comma per token.
+    ids: String,
+}
+
+impl CannedText {
+    /// Renders `tokens` tokens.
+    pub(super) fn new(tokens: u32) -> CannedText {
+        let mut canned = CannedText {
+            text: String::new(),
+            text_ends: vec![0],
+            ids: String::new(),
+        };
+        for token in 0..tokens as usize {
+            // A stride coprime to the number of words mixes their order.
+            let word = (token * 7 + token / WORDS.len()) % WORDS.len();
+            canned.text.push_str(WORDS[word]);
+            canned.text_ends.push(canned.text.len() as u32);
+            canned.ids.push_str(&format!("{},", word + 100));
+        }
+        canned
+    }
+
+    /// The JSON-escaped text of the tokens `from..to`, without quotes.
+    fn text(&self, from: u32, to: u32) -> &str {
+        let [from, to] = [from, to].map(|token| self.text_ends[token as usize] as usize);
+        &self.text[from..to]
+    }
+
+    /// The ids of the tokens `from..to`, joined by commas.
+    fn ids(&self, from: u32, to: u32) -> &str {
+        let piece = &self.ids[from as usize * 4..to as usize * 4];
+        piece.strip_suffix(',').unwrap_or(piece)
+    }
+}
+
+/// Renders an event of a stream of `/generate`, to be sent at `now`.
+pub(super) fn generate_event(accepted: &Accepted, sequence: &Sequence, now: Stamp) -> Bytes {
+    let mut out = BytesMut::with_capacity(1_024);
+    let is_incremental = accepted.shared.config.incremental;
+    let from = if is_incremental { sequence.streamed } else { 0 };
+    out.extend_from_slice(b"data: ");
+    output(&mut out, accepted, sequence, from, now);
+    if accepted.request.is_list {
+        put!(out, ",\"index\":{}", sequence.index);
+    }
+    out.extend_from_slice(b"}\n\n");
+    out.freeze()
+}
+
+/// Writes the body of a response of `/generate` that is no stream.
+pub(super) fn generate_reply(out: &mut BytesMut, accepted: &Accepted, now: Stamp) {
+    let [open, close] = match accepted.request.is_list {
+        true => ["[", "]"],
+        false => ["", ""],
+    };
+    out.extend_from_slice(open.as_bytes());
+    for sequence in &accepted.request.sequences {
+        if sequence.index > 0 {
+            out.extend_from_slice(b",");
+        }
+        output(out, accepted, sequence, 0, now);
+        out.extend_from_slice(b"}");
+    }
+    out.extend_from_slice(close.as_bytes());
+}
+
+/// Writes `{"text":…,"output_ids":[…],"meta_info":{…}`, without the closing brace.
+fn output(out: &mut BytesMut, accepted: &Accepted, sequence: &Sequence, from: u32, now: Stamp) {
+    let (canned, to) = (&accepted.shared.canned_text, sequence.generated());
+    let dialect = accepted.shared.config.dialect;
+    put!(out, "{{\"text\":\"{}\"", canned.text(from, to));
+    if dialect >= Dialect::V054 {
+        // In these versions only the new ids are sent, but the whole text.
+        let from = match dialect {
+            Dialect::V054 | Dialect::V055 => sequence.streamed,
+            _ => from,
+        };
+        put!(out, ",\"output_ids\":[{}]", canned.ids(from, to));
+    }
+    out.extend_from_slice(b",\"meta_info\":");
+    meta_info::write(out, accepted, sequence, now);
+}
+
+/// Renders the chunks of an OpenAI endpoint for a sequence's newest token or end.
+pub(super) fn openai_chunks(accepted: &Accepted, sequence: &Sequence, out: &mut VecDeque<Bytes>) {
     if sequence.ending == Some(EventKind::Rejected) {
         let error = error_body(QUEUE_FULL, "SERVICE_UNAVAILABLE", 503);
         out.push_back(format!("data: {{\"error\":{error}}}\n\n").into());
@@ -45,7 +155,7 @@ pub(super) fn chunks(accepted: &Accepted, sequence: &Sequence, out: &mut VecDequ
 
 /// Renders the chunks after the last token of all: each choice's end, and the usage. They have the id of `last`, the sequence
 /// whose event was the last one, as with SGLang.
-pub(super) fn tail(accepted: &Accepted, last: &Sequence, out: &mut VecDeque<Bytes>) {
+pub(super) fn openai_tail(accepted: &Accepted, last: &Sequence, out: &mut VecDeque<Bytes>) {
     let request = &accepted.request;
     let ran = |one: &&Sequence| one.ending != Some(EventKind::Rejected);
     if request.endpoint == Endpoint::Chat {
@@ -63,8 +173,8 @@ pub(super) fn tail(accepted: &Accepted, last: &Sequence, out: &mut VecDeque<Byte
     }
 }
 
-/// Writes the body of a response that is no stream.
-pub(super) fn reply(out: &mut BytesMut, accepted: &Accepted, now: Stamp) {
+/// Writes the body of a response of an OpenAI endpoint that is no stream.
+pub(super) fn openai_reply(out: &mut BytesMut, accepted: &Accepted, now: Stamp) {
     let request = &accepted.request;
     let rid = request.sequences.first().map_or("null", |s| &s.rid_json);
     put!(out, "{{\"id\":{rid},{}\"choices\":[", head(accepted));
@@ -167,4 +277,12 @@ fn usage(out: &mut BytesMut, accepted: &Accepted, details: bool) {
     } else {
         b",\"reasoning_tokens\":0}"
     });
+}
+
+/// An error body of OpenAI's shape, which `/generate` uses for some errors too.
+pub(super) fn error_body(message: &str, kind: &str, code: u16) -> String {
+    let message = serde_json::Value::from(message);
+    format!(
+        "{{\"object\":\"error\",\"message\":{message},\"type\":\"{kind}\",\"param\":null,\"code\":{code}}}"
+    )
 }
