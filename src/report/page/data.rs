@@ -15,7 +15,7 @@ use crate::report::phases::lines;
 use crate::report::reader::Run;
 use crate::report::render::{max_rate, named, servers_table};
 use crate::report::why::WaitReport;
-use crate::request::{Breakdown, Column, ColumnId, Scope, ServerRole, StageSet};
+use crate::request::{Breakdown, Column, ColumnId, Scope, StageSet};
 use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
 
@@ -79,11 +79,12 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
     let mut servers = servers_table(&report.summary, |host| named(report, host));
     let started = run.servers().iter();
     // A prefill server responds to no client, and of many servers not all are in the figures.
-    let is_other = |server: &&ServerFile| {
-        server.role == Some(ServerRole::Prefill) || report.summary.other_hosts.0 > 0
-    };
+    let used = [ColumnId::host, ColumnId::prefill_host];
+    let used = |row| used.map(|column| run.table.text(column, row));
+    let used: BTreeSet<&str> = (0..run.table.len()).flat_map(used).collect();
     let hosts = &report.summary.hosts;
-    let idle = started.filter(|server| !is_other(server) && !hosts.contains_key(&server.host));
+    let is_idle = |one: &&ServerFile| !hosts.contains_key(&one.host) && !used.contains(&*one.host);
+    let idle = started.filter(is_idle);
     servers
         .rows
         .extend(idle.map(|server| vec![server.name.clone(), "0".to_owned(), "0".to_owned()]));

@@ -6,7 +6,6 @@ use super::*;
 use crate::report::files::ExperimentFile;
 use crate::report::load::tests::*;
 use crate::report::render::{servers_table, to_markdown, to_text};
-use crate::request::ServerRole;
 
 /// Text that would break out of HTML or change the direction of text.
 const NASTY: &str =
@@ -202,22 +201,24 @@ fn servers_whose_requests_are_not_counted_have_no_row() {
         let names = rows.map(|row| row[0].as_str().unwrap().to_owned());
         names.collect::<Vec<_>>()
     };
-    let [mut prefill, decode, idle] = ["p", "d", "i"].map(|n| ServerFile::of(n, &format!("{n}:1")));
-    prefill.role = Some(ServerRole::Prefill);
+    let all = ["p", "q", "d", "i"].map(|name| ServerFile::of(name, &format!("{name}:1")));
     let of = |lines: Vec<String>| {
         let mut run = Run::of_lines(lines);
         run.file = Some(RunFile {
-            servers: vec![prefill.clone(), decode.clone(), idle.clone()],
+            servers: all.to_vec(),
             ..RunFile::default()
         });
         run
     };
     let row = |host: &str| format!("host={host}, prefill_host=p:1, outcome=ok, arrival_time=1");
-    assert_eq!(servers(of(vec![row("d:1")])), ["d (d:1)", "i"]);
+    assert_eq!(servers(of(vec![row("d:1")])), ["d (d:1)", "q", "i"]);
     // The servers with the most requests have rows. These have one each, and 60 others two.
     let many = (0..120).map(|n| row(&format!("h{}:1", n / 2)));
     let run = of(many.chain([row("d:1"), row("i:1")]).collect());
-    assert!(servers(run).iter().all(|name| name.starts_with('h')));
+    let others = servers(run)
+        .into_iter()
+        .filter(|name| !name.starts_with('h'));
+    assert_eq!(others.collect::<Vec<_>>(), ["q"]);
 }
 
 #[test]

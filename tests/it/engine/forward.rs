@@ -97,7 +97,7 @@ fn it_starts_outside_of_any_runtime() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collector_that_is_no_good_costs_batches_and_no_sender() {
     let collector = Collector::start().await;
-    // That each protocol has these ends, `otlp/trouble.rs` shows of the same client.
+    // That each protocol has these ends, `otlp.rs` shows of the same client.
     for (mood, addr, reason) in [
         (Mood::Refuses, collector.http, "rejected"),
         (Mood::Holds, collector.http, "timeout"),
