@@ -334,8 +334,8 @@ columns! {
     /// The body of a 2xx showed the generation's end, and no error: `[DONE]`, or a whole JSON value. Empty where the body does not
     /// tell.
     generation_whole: Bool of Request
-    /// Why the body of a 2xx was not read: `encoded` (`Content-Encoding`), `content_type` (neither events nor JSON),
-    /// `background` (a reply of `/v1/responses` that only says that the server has queued the request or generates it: no latency of
+    /// Why the body of a 2xx was not read: `encoded` (`Content-Encoding`), `content_type` (neither events nor JSON), `html` (an HTML
+    /// page, which no engine gives), `background` (a reply of `/v1/responses` that only says that the server has queued the request or generates it: no latency of
     /// such a row is the generation's).
     unread: Text<Unread> of Request
     /// Where the number of generated tokens is from: `meta_info`, `usage`, `trace` or `log`; empty where it is not known, and then no

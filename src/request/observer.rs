@@ -11,7 +11,7 @@ use super::attempt::failed_text;
 use super::columns::Row;
 use super::outcome::{Outcome, ResponseFacts, error_text, judge, without_quote};
 use super::request_body::RequestBody;
-use super::response::{Endpoint, ParsedBody, ResponseBody};
+use super::response::{Endpoint, ParsedBody, ResponseBody, Unread};
 use super::sequence::SequenceObserver;
 use super::stamps::Stamps;
 use super::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side, Timeline};
@@ -173,6 +173,7 @@ impl Observer {
                 .generation_whole
                 .filter(|_| is_stream || !parsed.is_absent()),
             failure: parsed.failure.as_ref(),
+            is_page: parsed.unread == Some(Unread::Html),
         };
         let (outcome, error, quote) = judge(end, &facts);
         row.outcome = Some(outcome);

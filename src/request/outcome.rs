@@ -18,8 +18,8 @@ names! {
         /// The request was wrong: 4xx, also as the code of an error event inside a 200; 3xx (it was sent to the wrong place:
         /// redirects are not followed); a request that is not valid HTTP, or over a size limit of the proxy.
         ClientError = "client_error",
-        /// The server (or the router) failed: 5xx, a 1xx in place of an answer, or an error event inside a 200 (unless its code
-        /// or type is that of another outcome).
+        /// The server (or the router) failed: 5xx, a 1xx in place of an answer, an HTML page as a 2xx, or an error event inside a
+        /// 200 (unless its code or type is that of another outcome).
         ServerError = "server_error",
         /// Overload: 429, 503, a full queue, or too long in a router queue (408, of our front 503).
         Rejected = "rejected",
@@ -63,6 +63,8 @@ pub enum End {
 
 /// The error of a response that lacks its end, or all of it.
 const NO_END: &str = "the response ended without its end";
+/// The error of a response that no engine gave.
+const PAGE: &str = "an HTML page in place of a generation";
 /// The error of a request that the engine was told to drop.
 const ABORTED: &str = "the engine aborted it";
 /// The error of a request that the generator gave up because its run was stopped.
@@ -86,6 +88,8 @@ pub struct ResponseFacts<'a> {
     pub generation_whole: Option<bool>,
     /// An error in the body.
     pub failure: Option<&'a Failure>,
+    /// The body is an HTML page.
+    pub is_page: bool,
 }
 
 /// An error in a body.
@@ -138,6 +142,9 @@ fn of_response<'f>(facts: &ResponseFacts<'f>) -> (Outcome, String, &'f str) {
             true => (of_failure(failure), error_text(&code, ABORTED), ""),
             false => (of_failure(failure), code, quote),
         };
+    }
+    if facts.is_page {
+        return (Outcome::ServerError, PAGE.to_owned(), "");
     }
     match facts.generation_whole {
         Some(false) => (Outcome::UpstreamDied, NO_END.to_owned(), ""),

@@ -33,6 +33,8 @@ names! {
         Encoded = "encoded",
         /// It is neither events nor JSON.
         ContentType = "content_type",
+        /// It is a page for people, as of a login.
+        Html = "html",
         /// It only says that the server generates in the background.
         Background = "background",
     }
@@ -60,6 +62,8 @@ impl ResponseBody {
             Framing::Events(SseScanner::default())
         } else if is("application/json") {
             Framing::Json
+        } else if is("text/html") {
+            Framing::Opaque(Unread::Html)
         } else {
             Framing::Opaque(Unread::ContentType)
         };

@@ -29,7 +29,7 @@ names! {
         InProxy = "engine_in_proxy",
         /// its trace or log had only some of its times
         Joined = "engine_joined",
-        /// the body is encoded or no JSON
+        /// the body is encoded, or neither events nor JSON
         Hidden = "engine_hidden",
         /// the answer had no `meta_info`
         NoMeta = "engine_no_meta_info",
@@ -39,7 +39,7 @@ names! {
         EngineClock = "engine_clock",
         /// the proxy's clock could not be compared with ours
         ProxyClock = "proxy_clock",
-        /// the first token was not measured: not streamed
+        /// the first token was not measured: no stream that can be read
         FirstToken = "first_token",
     }
 }
@@ -106,7 +106,9 @@ impl Unseen {
                 "`queuescope_timing_missing_total` counts why; of an SGLang with `--tokenizer-worker-num` above 1 the log alone has \
                  them: `--engine-logs DIR`"
             }
-            Unseen::Hidden => "clients that do not ask for an encoded answer",
+            Unseen::Hidden => {
+                "a server that answers with events or JSON, and clients that do not ask for an encoded answer"
+            }
             Unseen::NoMeta => "an answer as SGLang writes it",
             Unseen::Impossible => "the column `inconsistency` names them",
             _ => "",

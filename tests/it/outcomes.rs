@@ -66,7 +66,8 @@ const WHOLE: &str = r#"
 302 Found, text/event-stream | | client_error | | | False |
 200 OK, application/json | {"text":"a" | upstream_died | | False | False |
 200 OK, text/event-stream; content-encoding: gzip | EVENT DONE | ok | | | | encoded
-200 OK, text/html | hello | ok | | | | content_type
+200 OK, text/plain | hello | ok | | | | content_type
+200 OK, text/html | hello | server_error | an HTML page | | | html
 200 OK, text/html | | upstream_died | | False | False |
 502 Bad, text/html | sorry | server_error | 502 | | False |
 200 OK, text/event-stream; content-encoding:  Identity | EVENT DONE | ok | | True | True |
