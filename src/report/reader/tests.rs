@@ -4,7 +4,9 @@ use super::*;
 use crate::clock::Stamp;
 use crate::report::files::RunRef;
 use crate::report::load::tests::*;
-use crate::request::COLUMNS;
+use crate::report::page;
+use crate::report::render::to_text;
+use crate::request::{COLUMNS, Unit};
 
 impl Run {
     /// A run with these rows and nothing else.
@@ -154,6 +156,31 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
         endless,
         "1 of 3 rows cannot be read and are left out: p.csv line 3: ",
     );
+}
+
+/// Whoever wrote them.
+#[test]
+fn numbers_of_any_size_end_no_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = String::from_utf8(of_run(5)).unwrap();
+    let extremes = ["-9223372036.8", "9223372036.8", "9223372036854775807"];
+    for (at, column) in COLUMNS.iter().enumerate() {
+        if matches!(column.unit, Unit::Text | Unit::Bool) {
+            continue;
+        }
+        let with = |(number, line): (usize, &str)| {
+            let mut cells: Vec<&str> = line.split(',').collect();
+            if number > 1 {
+                cells[at] = extremes[number % 3];
+            }
+            cells.join(",") + "\n"
+        };
+        let lines: String = text.lines().enumerate().map(with).collect();
+        let loaded = Loaded::of(vec![read(write(folder.path(), "x.csv", lines))]);
+        let report = Report::of(&loaded);
+        to_text(&report, None);
+        page::render(&report);
+    }
 }
 
 #[test]
