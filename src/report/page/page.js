@@ -66,8 +66,8 @@ function runsTable() {
   const isOne = RUNS.length === 1;
   const cells = (run, name) => ["p50", "p99"].map(part => [duration(figuresOf(run, name)?.[part]), errorOf(run, `${name}_ms.${part}`)]);
   const rows = RUNS.map(run => {
-    const link = make("a", briefOf(run), "", { href: "#detail", onclick: () => choose(run) });
-    return [box("span", "", link, " ", markOf(run.mark)), number(run.summary.requests), number(run.summary.failed), [number(run.summary.completed_rate), errorOf(run, "request_throughput")], number(run.summary.output_throughput, 0), ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
+    const name = isOne ? briefOf(run) : make("a", briefOf(run), "", { href: "#detail", onclick: () => choose(run) });
+    return [box("span", "", name, " ", markOf(run.mark)), number(run.summary.requests), number(run.summary.failed), [number(run.summary.completed_rate), errorOf(run, "request_throughput")], number(run.summary.output_throughput, 0), ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
   });
   const heads = ["run", "requests", "failed", "finished a second", "tokens a second", "first token p50", "p99", "server queue p50", "p99", "total p50", "p99"];
   const missing = (EXPERIMENT?.runs ?? []).filter(of => of.state !== "done");
@@ -139,7 +139,7 @@ function choose(run) {
   const isOnly = RUNS.length === 1;
   refill($("detail-of"), [whereTheTimeWent, isOnly && allFindings, isOnly && runsTable, whyTheyWaited, isOnly && distributions, waterfall, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part && part(run)));
   chooser.querySelector("select").selectedIndex = RUNS.indexOf(run);
-  for (const row of document.querySelectorAll("#runs tbody tr")) row.classList.toggle("chosen", row.querySelector("a").textContent === briefOf(run));
+  document.querySelectorAll("#runs tbody tr").forEach((row, at) => row.classList.toggle("chosen", RUNS[at] === run && !isOnly));
   contents();
 }
 
