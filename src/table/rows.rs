@@ -350,6 +350,10 @@ fn parse_lines(
     let mut cells = Vec::with_capacity(header.len());
     let lines = text.split_inclusive(|byte| *byte == b'\n');
     for (number, line) in (first..).zip(lines) {
+        // Editors leave blank lines at the end.
+        if matches!(line, b"\n" | b"\r\n") {
+            continue;
+        }
         cells.clear();
         match parse_row(line, header, origin, &mut cells) {
             Ok(()) => table.push_cells(cells.drain(..)),

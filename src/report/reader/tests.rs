@@ -295,7 +295,7 @@ fn a_folder_that_lacks_a_file_says_so_and_is_not_taken_for_cut_short() {
 #[test]
 fn columns_of_another_version_are_left_out_with_a_note() {
     let folder = tempfile::tempdir().unwrap();
-    let text = "\u{feff}req_id,mood,arrival_time,success\r\nx-4,good,1.5,True\r\n";
+    let text = "\u{feff}req_id,mood,arrival_time,success\r\nx-4,good,1.5,True\r\n\r\n";
     let run = read(write(folder.path(), "other.csv", text));
     let expected = "columns that this version does not know are left out: mood";
     assert_eq!(run.notes, [expected]);
