@@ -103,11 +103,11 @@ pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
         // A folder without rows still has a description of its run; a file without rows has nothing.
         let file = run.files.iter().find(|file| given.contains(file));
         if let Some(file) = file.filter(|_| run.table.is_empty()) {
-            let message = format!(
-                "nothing to report on: it must hold a row a request below the names of its columns ({})",
-                run.notes.join("; ")
-            );
-            return Err(Error::read(file, message));
+            let what =
+                "nothing to report on: it must hold a row a request below the names of its columns";
+            let reasons = run.notes.into_iter();
+            let message: Vec<String> = std::iter::once(what.to_owned()).chain(reasons).collect();
+            return Err(Error::read(file, message.join("; ")));
         }
         runs.push(run);
     }

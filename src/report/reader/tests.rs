@@ -247,6 +247,12 @@ fn a_file_without_rows_is_refused() {
     ] {
         assert_told(bytes, expected);
     }
+    let bare = write(folder.path(), "bare.csv", "req_id,arrival_time,success\n");
+    let refused = load(&[bare]).unwrap_err().to_string();
+    assert!(
+        refused.ends_with("below the names of its columns"),
+        "{refused}"
+    );
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     for (name, expected) in [
