@@ -150,6 +150,11 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
     let head = "req_id,arrival_time,outcome\na,1,ok\n";
     let unknown = format!("{head}b,2,great\n");
     assert_told(unknown, "outcome \"great\" is unknown to this version");
+    let twice = format!("{head}a,2,ok\n,3,ok\n,4,ok\n");
+    assert_told(
+        twice,
+        "requests with the id of one before them, all of which count: 1",
+    );
     // An endless line is never held in memory as a whole.
     let endless = format!("{head}{}\nb,2,ok\n", "a".repeat(6 << 20));
     assert_told(
