@@ -98,13 +98,9 @@ impl TimeSpent {
         let clauses = clauses.join(", ").replacen(" %", " % was spent", 1);
         // The router is always named.
         let is_named = |part: &PartSpent| large.iter().any(|of| of.spent == part.spent);
-        let routers = self
-            .parts
-            .iter()
-            .filter(|part| part.spent.holds(Period::QUEUE_IN_ROUTER));
-        let router = routers
-            .filter(|part| !is_named(part))
-            .max_by_key(|part| part.nanos);
+        let others = self.parts.iter().filter(|part| !is_named(part));
+        let routers = others.filter(|part| part.spent.holds(Period::QUEUE_IN_ROUTER));
+        let router = routers.max_by_key(|part| part.nanos);
         let mut sentence = format!("Of {} {subject} on average, {clauses}", duration(mean));
         if let Some(part) = router {
             sentence.push_str(&format!("; {} {}", part.spent.place(), length(part)));

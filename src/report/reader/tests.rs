@@ -432,6 +432,12 @@ fn the_beginning_of_a_run_is_told_since_the_epoch_or_not_at_all() {
         ("old", since, seconds, Some(250_000_000)),
         ("epoch", epoch, seconds, Some(250_000_000)),
         ("unknown", since, "{}", None),
+        (
+            "absurd",
+            since,
+            r#"{"started_at_ns": -9000000000000000000}"#,
+            None,
+        ),
     ] {
         let dir = folder.path().join(name);
         write(&dir, "requests.csv", rows(&all, base));
