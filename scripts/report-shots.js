@@ -21,6 +21,8 @@ async function shoot(browser, file, folder, [name, width, colorScheme]) {
   if (wide > 0) wrong.push(`is ${wide} pixels too wide`);
   const empty = await page.evaluate(() => picturesIn(document).filter(of => !of.chart.querySelector("canvas")).map(of => of.title));
   if (empty.length) wrong.push(`draws nothing: ${empty.join(", ")}`);
+  const lost = await page.evaluate(() => [...document.querySelectorAll("a[href^='#']")].filter(of => !$(of.hash.slice(1))?.getClientRects().length).map(of => of.textContent));
+  if (lost.length) wrong.push(`has links to what is not shown: ${lost.join(", ")}`);
   const made = await page.evaluate(() => document.querySelectorAll("main img, main script, main iframe, main [onerror]").length);
   if (made) wrong.push(`has ${made} elements that text of rows has made`);
   const json = file.replace(/\.html$/, ".json");

@@ -2,6 +2,7 @@
 //! run's start, whatever they count from in the file.
 
 use std::collections::HashMap;
+use std::panic::resume_unwind;
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::cell::Value;
@@ -255,6 +256,21 @@ impl Table {
         let before = row.checked_sub(1).and_then(id_and_index);
         before.is_none_or(|(before, index)| before != id || next <= index)
     }
+}
+
+/// What `of` makes of each part, in a thread of its own.
+pub fn in_parallel<P: Send, R: Send>(
+    parts: impl IntoIterator<Item = P>,
+    of: impl Fn(P) -> R + Sync,
+) -> Vec<R> {
+    let of = &of;
+    std::thread::scope(|scope| {
+        let spawn = |part| scope.spawn(move || of(part));
+        let threads: Vec<_> = parts.into_iter().map(spawn).collect();
+        let results = threads.into_iter().map(|thread| thread.join());
+        let results = results.map(|of| of.unwrap_or_else(|panic| resume_unwind(panic)));
+        results.collect()
+    })
 }
 
 #[cfg(test)]

@@ -162,14 +162,14 @@ fn check(args: &Args, dirs: &[PathBuf]) -> Result<(), Error> {
 
 /// Does `--merge` or `--join`, and returns notes on it.
 fn merge_or_join(args: &Args) -> Result<Vec<String>, Error> {
-    if let Some(dir) = &args.output_dir {
-        outputs::check_folder(dir, &[ROWS, SUMMARY])?;
-    }
-    match &args.output_dir {
+    let Some(dir) = &args.output_dir else {
+        return Ok(Vec::new());
+    };
+    outputs::check_folder(dir, &[ROWS, SUMMARY])?;
+    match args.merge {
         // Its notes are in the summary that it writes.
-        Some(dir) if args.merge => merge(&args.dirs, dir).map(|()| Vec::new()),
-        Some(dir) if args.join => join(&args.dirs, &dir.join(ROWS)),
-        _ => Ok(Vec::new()),
+        true => merge(&args.dirs, dir).map(|()| Vec::new()),
+        false => join(&args.dirs, &dir.join(ROWS)),
     }
 }
 

@@ -254,7 +254,7 @@ impl<'a> RunReport<'a> {
     /// was measured by itself in under a tenth of the requests.
     fn stage(&self, period: Period, share: f64) -> Option<String> {
         let spent = &self.summary.all.spent;
-        let part = self.part(period)?;
+        let part = self.part(StageSet::of(period))?;
         let (mean, of_all) = (spent.mean(part)?, spent.share(part)?);
         let is_enough = part.requests >= ENOUGH && part.requests * 10 >= spent.requests;
         (is_enough && mean >= MIN_MEAN_S && of_all >= share).then(|| {
@@ -268,10 +268,10 @@ impl<'a> RunReport<'a> {
         })
     }
 
-    /// The time of a stage, where it was measured by itself.
-    fn part(&self, period: Period) -> Option<&PartSpent> {
+    /// The time of a stage, where it was measured by itself, or that is no stage.
+    fn part(&self, spent: StageSet) -> Option<&PartSpent> {
         let mut parts = self.summary.all.spent.parts.iter();
-        parts.find(|part| part.spent == StageSet::of(period))
+        parts.find(|part| part.spent == spent)
     }
 }
 
@@ -346,8 +346,7 @@ fn slots(report: &RunReport<'_>, _: &mut Finding) -> Option<String> {
 /// A client that did not read its responses in time.
 fn stall(report: &RunReport<'_>, _: &mut Finding) -> Option<String> {
     let spent = &report.summary.all.spent;
-    let mut parts = spent.parts.iter();
-    let part = parts.find(|part| part.spent == StageSet::CLIENT_STALL)?;
+    let part = report.part(StageSet::CLIENT_STALL)?;
     let (mean, share) = (spent.mean(part)?, spent.share(part)?);
     let is_long = spent.requests >= ENOUGH && mean >= MIN_MEAN_S && share >= STALL_SHARE;
     is_long.then(|| {

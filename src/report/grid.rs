@@ -84,9 +84,8 @@ impl Grid {
     fn widest(&self, at: usize) -> usize {
         let rows = std::iter::once(&self.heads).chain(&self.rows);
         // A heading of rows may reach over the other columns.
-        let cells = rows
-            .filter(|row| row.len() > 1)
-            .filter_map(|row| row.get(at));
+        let rows = rows.filter(|row| row.len() > 1);
+        let cells = rows.filter_map(|row| row.get(at));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     }
 }

@@ -159,14 +159,11 @@ impl Summary {
     pub fn of_run(run: &Run) -> Summary {
         let facts = RunFacts::of(run);
         let mut summary = Summary::of_table(&run.table, &facts, run.window());
-        let recorded = run.summary_as("/started_at_ns").map(Stamp::from_nanos);
-        let of_rows = || {
-            Some(
-                Stamp::from_seconds(run.epoch.or_else(|| run.began())?)?
-                    .plus_nanos(facts.started.nanos()),
-            )
-        };
-        summary.began = recorded.or_else(of_rows);
+        let recorded = run.summary_as::<Stamp>("/started_at_ns");
+        let zero = run.epoch.or_else(|| run.began());
+        let of_rows = zero.and_then(Stamp::from_seconds);
+        let of_rows = of_rows.map(|zero| zero.plus_nanos(facts.started.nanos()));
+        summary.began = recorded.or(of_rows);
         summary
     }
 

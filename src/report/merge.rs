@@ -219,7 +219,7 @@ impl Shard {
             .and_then(|shard| shard.split_once('/'))
             .and_then(|(number, count)| Some((number.parse().ok()?, count.parse().ok()?)))
             .ok_or_else(|| error("no shard: the run was made without --shard i/n"))?;
-        let began = run.summary_as("/started_at_ns");
+        let began = run.summary_as::<Stamp>("/started_at_ns").map(Stamp::nanos);
         let began = began.ok_or_else(|| error("its summary has no started_at_ns"))?;
         let (table, read) = rows::read(&run.files, Some(seconds(began)), &[])?;
         if !read.unknown_columns.is_empty() {

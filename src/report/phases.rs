@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::files::{FaultRow, ServerFile};
 use super::load::is_given_up;
 use crate::request::{ColumnId, parse_failed};
-use crate::stats::quantile;
+use crate::stats::{quantile, sorted};
 use crate::table::Table;
 use crate::units::{count, duration};
 
@@ -266,9 +266,7 @@ impl Arrivals<'_> {
             }
         }
         let quantiles = |column| {
-            let values = ok.iter().filter_map(|row| table.number(column, *row));
-            let mut values: Vec<f64> = values.collect();
-            values.sort_unstable_by(f64::total_cmp);
+            let values = sorted(ok.iter().filter_map(|row| table.number(column, *row)));
             let [p50, p99] =
                 QUANTILES.map(|(q, min)| quantile(&values, q).filter(|_| values.len() >= min));
             Quantiles { p50, p99 }

@@ -1,6 +1,6 @@
 //! Reads the folders of runs and of experiments.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -103,11 +103,11 @@ pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
         // A folder without rows still has a description of its run; a file without rows has nothing.
         let file = run.files.iter().find(|file| given.contains(file));
         if let Some(file) = file.filter(|_| run.table.is_empty()) {
-            let message = format!(
-                "nothing to report on: it must hold a row a request below the names of its columns ({})",
-                run.notes.join("; ")
-            );
-            return Err(Error::read(file, message));
+            let what =
+                "nothing to report on: it must hold a row a request below the names of its columns";
+            let reasons = run.notes.into_iter();
+            let message: Vec<String> = std::iter::once(what.to_owned()).chain(reasons).collect();
+            return Err(Error::read(file, message.join("; ")));
         }
         runs.push(run);
     }
@@ -358,6 +358,19 @@ impl Run {
             ));
         }
         self.notes.extend(read.left_out());
+        // The attempts of a request have one id at a hop.
+        let text = |column, row| self.table.text(column, row);
+        let requests = self.table.first_rows();
+        let requests = requests.filter(|row| text(ColumnId::seen_by, *row) != "hop");
+        let ids = requests.map(|row| text(ColumnId::req_id, row));
+        let mut seen = HashSet::new();
+        let ids = ids.filter(|id| !id.is_empty());
+        let again = ids.filter(|id| !seen.insert(*id)).count();
+        if again > 0 {
+            self.notes.push(format!(
+                "requests with the id of one before them, all of which count: {again}"
+            ));
+        }
         if !read.unknown_columns.is_empty() {
             self.notes.push(format!(
                 "columns that this version does not know are left out: {}",

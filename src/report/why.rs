@@ -176,7 +176,8 @@ impl WaitReport {
             // At an unknown time.
             None => (Some(longest.cause?), None, Vec::new()),
         };
-        let waited_s = seconds(waits.iter().map(|wait| wait.nanos).sum());
+        let whole = |sum: i64, wait: &Wait| sum.saturating_add(wait.nanos);
+        let waited_s = seconds(waits.iter().fold(0, whole));
         let part = format!("for {} ", duration(seconds(longest.nanos)));
         let part = part.repeat((waits.len() > 1).into());
         let by = holders.first().map(|(row, _)| {
@@ -210,7 +211,7 @@ impl WaitReport {
         for (queue, row, stay) in self.servers.iter().flat_map(Server::stays) {
             let is_raw = table.text(ColumnId::clock_state, row) == "raw";
             let shift = queue.shift.filter(|_| !is_raw);
-            let queued = shift.map(|shift| seconds(stay.queued - shift));
+            let queued = shift.map(|shift| seconds(stay.queued.saturating_sub(shift)));
             let at = queued.or_else(|| arrival(row)).unwrap_or(0.0);
             add(at, &|| queue.waits.causes(stay));
         }
@@ -275,7 +276,10 @@ impl WaitReport {
             return Vec::new();
         }
         let percent = |share: f64| format!("{:.0} %", share * 100.0);
-        let causes = self.causes.all().filter(|(_, nanos)| nanos * 2000 >= whole);
+        let causes = self
+            .causes
+            .all()
+            .filter(|(_, nanos)| *nanos >= whole / 2000);
         let causes: Vec<Cause> = causes.map(|(cause, _)| cause).collect();
         let line = |name: &str, slots: Option<(u32, &str)>, of: &ByCause| {
             let slots = slots.map(|(slots, source)| format!("{slots}, {source}"));

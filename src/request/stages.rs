@@ -75,10 +75,11 @@ impl Breakdown {
             }
         }
         if unplaced != StageSet::default() {
-            let placed: i64 = parts.iter().map(|part| part.nanos).sum();
+            let rest = |rest: i64, part: &Part| rest.checked_sub(part.nanos);
+            let nanos = parts.iter().try_fold(total_nanos, rest)?;
             parts.push(Part {
                 spent: unplaced,
-                nanos: total_nanos - placed,
+                nanos,
             });
             parts.sort_by_key(|part| part.spent.0.trailing_zeros());
         }
@@ -99,13 +100,12 @@ impl Breakdown {
     #[must_use]
     pub fn until_first_token(&self) -> Option<Breakdown> {
         let decode = StageSet::of(Period::DECODE);
-        let is_seen = self.parts.iter().any(|part| part.spent == decode);
+        self.parts.iter().find(|part| part.spent == decode)?;
         let mut parts = self.parts.clone();
         parts.retain(|part| !part.spent.is_after_first_token());
-        is_seen.then(|| Breakdown {
-            total_nanos: parts.iter().map(|part| part.nanos).sum(),
-            parts,
-        })
+        let sum = |sum: i64, part: &Part| sum.checked_add(part.nanos);
+        let total_nanos = parts.iter().try_fold(0, sum)?;
+        Some(Breakdown { total_nanos, parts })
     }
 }
 

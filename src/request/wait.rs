@@ -185,10 +185,10 @@ fn stay<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option
     })
 }
 
-/// Whether its times are less than centuries apart.
+/// Whether its times are of this century, so that no two of a server are too far apart to be subtracted.
 fn is_possible(stay: &Stay) -> bool {
-    let at = [stay.started, stay.ended];
-    at.iter().all(|at| at.checked_sub(stay.queued).is_some())
+    let at = [stay.queued, stay.started, stay.ended];
+    at.iter().all(|at| at.unsigned_abs() <= i64::MAX as u64 / 2)
 }
 
 /// Returns when it left the server: by our own moments only if their clocks compare.

@@ -48,12 +48,9 @@ impl Window {
 
     /// The interval of a bucket.
     fn edges(&self, bucket: usize) -> Interval {
-        let length = |n: usize| (n as i64).saturating_mul(self.bucket);
-        let edge = |n| {
-            self.whole
-                .start
-                .saturating_add(length(n))
-                .min(self.whole.end)
+        let edge = |n: usize| {
+            let after = (n as i64).saturating_mul(self.bucket);
+            self.whole.start.saturating_add(after).min(self.whole.end)
         };
         Interval {
             start: edge(bucket),

@@ -230,10 +230,8 @@ fn values_of(samples: &[Sample; 2], statistic: Statistic) -> Option<[f64; 2]> {
         let once = vec![1; sample.values.len()];
         sample.weighted(statistic, &once)
     });
-    values
-        .iter()
-        .all(|value| value.is_finite())
-        .then_some(values)
+    let are_finite = values.iter().all(|value| value.is_finite());
+    are_finite.then_some(values)
 }
 
 /// The block length for a series of `len` values.
@@ -347,11 +345,8 @@ impl Spread {
     fn of(differences: Vec<f64>) -> Option<Spread> {
         // ∞ − ∞ may be any difference: the worst case for each bound.
         let sorted_with = |unknown: f64| {
-            sorted(
-                differences
-                    .iter()
-                    .map(|d| if d.is_nan() { unknown } else { *d }),
-            )
+            let known = |d: &f64| if d.is_nan() { unknown } else { *d };
+            sorted(differences.iter().map(known))
         };
         let [lower, upper] = [f64::NEG_INFINITY, f64::INFINITY].map(sorted_with);
         Some(Spread {

@@ -305,7 +305,7 @@ impl Judge<'_> {
         let measured = &self.known.usage;
         let until = measured.partition_point(|(at, _)| *at <= piece.to);
         let (at, usage) = measured[..until].last()?;
-        (piece.from - at < USAGE_VALID).then_some(*usage)
+        (piece.from.saturating_sub(*at) < USAGE_VALID).then_some(*usage)
     }
 
     /// Whether the server could have run one more of these requests: it has run more, and held as many tokens.

@@ -3,7 +3,6 @@
 
 use std::collections::HashSet;
 use std::io::{self, BufRead as _, BufReader, Read};
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
@@ -17,9 +16,9 @@ use crate::request::cell::{Value, nanos};
 use crate::request::csv::Base;
 use crate::request::{Column, ColumnId, Outcome, Unit};
 
-use super::Table;
 use super::cells::Cells;
 use super::store::IDS;
+use super::{Table, in_parallel};
 
 /// What was read from files of rows, and what could not be.
 #[derive(Clone, Debug, Default)]
@@ -240,7 +239,9 @@ fn read_file(
                 stats.began = Some(seconds(origin.nanos));
             }
         }
-        for (table, examples, broken) in parse_chunks(chunks, &header, stats.origin) {
+        let origin = stats.origin;
+        let parse = |(first, text)| parse_lines(first, text, &header, origin);
+        for (table, examples, broken) in in_parallel(chunks, parse) {
             stats.rows += table.len() as u64;
             stats.broken += broken;
             let examples = examples.iter().map(|example| format!("{name} {example}"));
@@ -324,22 +325,7 @@ fn first_time(text: &[u8], header: &Header) -> Option<i64> {
 /// The rows of a chunk, the first messages about broken rows, and the number of broken rows.
 type ParsedChunk = (Table, Vec<String>, u64);
 
-/// Parses chunks, each with the number of its first line and in a thread of its own.
-fn parse_chunks(
-    chunks: Vec<(u64, Vec<u8>)>,
-    header: &Header,
-    origin: Option<TimeOrigin>,
-) -> Vec<ParsedChunk> {
-    std::thread::scope(|scope| {
-        let parse = |(first, text)| scope.spawn(move || parse_lines(first, text, header, origin));
-        let threads: Vec<_> = chunks.into_iter().map(parse).collect();
-        let parsed = threads.into_iter();
-        parsed
-            .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
-            .collect()
-    })
-}
-
+/// Parses the lines of a chunk, of which the first has this number.
 fn parse_lines(
     first: u64,
     text: Vec<u8>,
@@ -350,6 +336,10 @@ fn parse_lines(
     let mut cells = Vec::with_capacity(header.len());
     let lines = text.split_inclusive(|byte| *byte == b'\n');
     for (number, line) in (first..).zip(lines) {
+        // Editors leave blank lines at the end.
+        if matches!(line, b"\n" | b"\r\n") {
+            continue;
+        }
         cells.clear();
         match parse_row(line, header, origin, &mut cells) {
             Ok(()) => table.push_cells(cells.drain(..)),

@@ -109,11 +109,8 @@ impl Fit {
     /// The servers of a load as they were.
     pub fn original(&self, load: &Load) -> Deployment {
         let mut model = self.model.clone();
-        model.profile.gpu_share = self
-            .gpu_shares
-            .get(&load.servers.len())
-            .copied()
-            .unwrap_or(1.0);
+        let share = self.gpu_shares.get(&load.servers.len());
+        model.profile.gpu_share = share.copied().unwrap_or(1.0);
         Deployment::of(&model, load)
     }
 

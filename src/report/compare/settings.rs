@@ -224,8 +224,7 @@ fn compare_settings(
     let failed = strata(pairs, |table, row| f64::from(u8::from(!table.is_ok(row))));
     let counts = known(&failed).map(|side| side.iter().filter(|failed| **failed > 0.0).count());
     if counts != [0, 0] {
-        let mean = Statistic::Mean;
-        found.extend(compare(&failed, counts, None, mean));
+        found.extend(compare(&failed, counts, None, Statistic::Mean));
     }
     for &(column, failed) in metrics {
         let values = strata(pairs, |table, row| match table.is_ok(row) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::seconds;
 use crate::report::reader::Run;
-use crate::request::{ColumnId, Period, ServerRole};
+use crate::request::{ColumnId, Period, ServerRole, StageSet};
 use crate::stats::waits::Cause;
 use crate::table::Table;
 use crate::units::duration;
@@ -222,9 +222,10 @@ const BOTTLENECKS: [Bottleneck; 4] = [
 
 /// Names what requests of pairs waited for most, if the four waits are a large part of their time.
 pub fn pair(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
-    let nanos = |period: &Period| report.part(*period).map_or(0, |part| part.nanos);
+    let part = |period: &Period| report.part(StageSet::of(*period));
+    let nanos = |period: &Period| part(period).map_or(0, |part| part.nanos);
     let longest = BOTTLENECKS.iter().max_by_key(|one| nanos(&one.wait.0))?;
-    let share_of = |one: &Bottleneck| report.summary.all.spent.share(report.part(one.wait.0)?);
+    let share_of = |one: &Bottleneck| report.summary.all.spent.share(part(&one.wait.0)?);
     let shares = BOTTLENECKS.iter().filter_map(share_of);
     let took =
         (shares.sum::<f64>() >= QUEUE_SHARE).then(|| report.stage(longest.wait.0, 0.0))??;

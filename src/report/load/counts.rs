@@ -104,7 +104,7 @@ impl Counts {
             }
             let attempts = table.integer(ColumnId::attempts, row);
             let attempts = attempts.map_or(0, i64::unsigned_abs);
-            counts.attempts += attempts;
+            counts.attempts = counts.attempts.saturating_add(attempts);
             counts.retried += u64::from(attempts > 1);
             for failed in parse_failed(table.text(ColumnId::failed_attempts, row)) {
                 let outcome = failed.outcome.map_or("open", Outcome::name);

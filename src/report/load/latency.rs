@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use crate::clock::seconds;
 use crate::request::{COLUMNS, Column, ColumnId, Outcome, Scope, Unit};
-use crate::stats::Summary;
 use crate::stats::confidence::{Intervals, intervals};
+use crate::stats::{Summary, sorted};
 use crate::table::Table;
 use crate::units;
 
@@ -98,8 +98,7 @@ impl Latencies {
             let rows = ok.iter().flat_map(|request| rows(id, request));
             let values = rows.filter_map(|row| nanos(table, id, row));
             let values: Vec<f64> = values.map(seconds).collect();
-            let mut sorted = values.clone();
-            sorted.sort_unstable_by(f64::total_cmp);
+            let sorted = sorted(values.iter().copied());
             Latency {
                 id,
                 summary: Summary::of_sorted(&sorted),

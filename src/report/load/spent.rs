@@ -1,13 +1,12 @@
 //! The time of requests by stage.
 
-use std::panic::resume_unwind;
 use std::thread::available_parallelism;
 
 use crate::clock::seconds;
 use crate::report::capitalized;
 use crate::report::timeline::{labelled, mark};
 use crate::request::{Breakdown, PartSpent, Period, StageSet, TimeSpent, Unseen};
-use crate::table::Table;
+use crate::table::{Table, in_parallel};
 use crate::units::duration;
 
 use super::counts::Request;
@@ -32,17 +31,11 @@ impl TimeSpent {
         };
         let threads = available_parallelism().map_or(1, usize::from);
         let chunks = requests.chunks(requests.len().div_ceil(threads).max(MIN_CHUNK));
-        std::thread::scope(|scope| {
-            let parts: Vec<_> = chunks
-                .map(|chunk| scope.spawn(move || of_some(chunk)))
-                .collect();
-            let mut spent = <[TimeSpent; 2]>::default();
-            for part in parts {
-                let more = part.join().unwrap_or_else(|panic| resume_unwind(panic));
-                TimeSpent::add_both(&mut spent, more);
-            }
-            spent
-        })
+        let mut spent = <[TimeSpent; 2]>::default();
+        for more in in_parallel(chunks, of_some) {
+            TimeSpent::add_both(&mut spent, more);
+        }
+        spent
     }
 
     /// The number of requests in which a part was measured, and all their time. A client's stalls are always measured.
@@ -105,13 +98,9 @@ impl TimeSpent {
         let clauses = clauses.join(", ").replacen(" %", " % was spent", 1);
         // The router is always named.
         let is_named = |part: &PartSpent| large.iter().any(|of| of.spent == part.spent);
-        let routers = self
-            .parts
-            .iter()
-            .filter(|part| part.spent.holds(Period::QUEUE_IN_ROUTER));
-        let router = routers
-            .filter(|part| !is_named(part))
-            .max_by_key(|part| part.nanos);
+        let others = self.parts.iter().filter(|part| !is_named(part));
+        let routers = others.filter(|part| part.spent.holds(Period::QUEUE_IN_ROUTER));
+        let router = routers.max_by_key(|part| part.nanos);
         let mut sentence = format!("Of {} {subject} on average, {clauses}", duration(mean));
         if let Some(part) = router {
             sentence.push_str(&format!("; {} {}", part.spent.place(), length(part)));

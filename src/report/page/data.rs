@@ -16,6 +16,7 @@ use crate::report::reader::Run;
 use crate::report::render::{max_rate, named, servers_table};
 use crate::report::why::WaitReport;
 use crate::request::{Breakdown, Column, ColumnId, Scope, StageSet};
+use crate::stats::sorted;
 use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
 
@@ -125,9 +126,7 @@ fn sample(run: &Run, column: &Column) -> Vec<f64> {
     let rows = (0..table.len()).filter(|row| table.is_ok(*row) && is_counted(*row));
     let rows = rows.filter(|row| !is_once || table.is_first(*row));
     let values = rows.filter_map(|row| table.number(column.id, row));
-    let mut sorted: Vec<f64> = values.filter(|value| value.is_finite()).collect();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted
+    sorted(values)
 }
 
 /// A series: its source, metric, and server (empty: all together).

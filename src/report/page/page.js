@@ -63,13 +63,13 @@ function compared() {
 }
 
 function runsTable() {
-  const isOne = RUNS.length === 1;
+  const isOne = RUNS.length === 1, hasGoals = RUNS.some(run => keptOf(run).length);
   const cells = (run, name) => ["p50", "p99"].map(part => [duration(figuresOf(run, name)?.[part]), errorOf(run, `${name}_ms.${part}`)]);
   const rows = RUNS.map(run => {
-    const link = make("a", briefOf(run), "", { href: "#detail", onclick: () => choose(run) });
-    return [box("span", "", link, " ", markOf(run.mark)), number(run.summary.requests), number(run.summary.failed), [number(run.summary.completed_rate), errorOf(run, "request_throughput")], number(run.summary.output_throughput, 0), ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
+    const name = isOne ? briefOf(run) : make("a", briefOf(run), "", { href: "#detail", onclick: () => choose(run) });
+    return [box("span", "", name, " ", markOf(run.mark)), number(run.summary.requests), number(run.summary.failed), [number(run.summary.completed_rate), errorOf(run, "request_throughput")], number(run.summary.output_throughput, 0), ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency"), ...(hasGoals ? [keptOf(run)] : [])];
   });
-  const heads = ["run", "requests", "failed", "finished a second", "tokens a second", "first token p50", "p99", "server queue p50", "p99", "total p50", "p99"];
+  const heads = ["run", "requests", "failed", "finished a second", "tokens a second", "first token p50", "p99", "server queue p50", "p99", "total p50", "p99", ...(hasGoals ? ["kept the goals"] : [])];
   const missing = (EXPERIMENT?.runs ?? []).filter(of => of.state !== "done");
   return section("runs", isOne ? "The run" : "The runs", isOne ? null : make("p", "Choose one to see it in detail below.", "soft"), table(heads, rows, isPredicted() ? "±: how far off a prediction may be, as a share (docs/WHATIF.md)." : ""),
     missing.length ? box("ul", "", ...missing.map(of => make("li", `${of.label}: ${of.state === "planned" ? "not begun" : of.state === "running" ? "was cut short while it ran" : of.state}`))) : null);
@@ -139,7 +139,7 @@ function choose(run) {
   const isOnly = RUNS.length === 1;
   refill($("detail-of"), [whereTheTimeWent, isOnly && allFindings, isOnly && runsTable, whyTheyWaited, isOnly && distributions, waterfall, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part && part(run)));
   chooser.querySelector("select").selectedIndex = RUNS.indexOf(run);
-  for (const row of document.querySelectorAll("#runs tbody tr")) row.classList.toggle("chosen", row.querySelector("a").textContent === briefOf(run));
+  document.querySelectorAll("#runs tbody tr").forEach((row, at) => row.classList.toggle("chosen", RUNS[at] === run && !isOnly));
   contents();
 }
 

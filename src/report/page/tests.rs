@@ -261,6 +261,23 @@ fn labels_of_charts_do_not_overlap() {
     assert_eq!(said.unwrap_or_default(), ["", ""]);
 }
 
+/// As `whatif` says on the terminal. Not tested without Node.
+#[test]
+fn the_share_that_kept_its_goals_is_of_all_requests() {
+    let of = |unknown| {
+        let summary = json!({ "goodput_requests": 19, "goodput_unknown": unknown, "requests": 20, "goodput_goals_ms": { "ttft": 500.0 } });
+        format!(
+            "console.log(JSON.stringify(keptOf({})))",
+            json!({ "summary": summary })
+        )
+    };
+    let document = r#"const document = { getElementById: () => ({ textContent: "{}" }) };"#;
+    let script = [document, &dom(), SCRIPTS[0], &of(0), ";", &of(1)].concat();
+    if let Some(said) = node(&script) {
+        assert_eq!(said, ["[\"95 %\",\"ttft ≤ 500 ms\"]\n[]\n", ""]);
+    }
+}
+
 /// What a script says, and its errors; `None` without Node.
 fn node(script: &str) -> Option<[String; 2]> {
     let folder = tempfile::tempdir().unwrap();

@@ -31,4 +31,8 @@ const nameOf = run => run.mark ? `${briefOf(run)} [${run.mark}]` : briefOf(run);
 const errorOf = (run, figure) => known(run.off?.[figure]) ? `± ${number(run.off[figure] * 100, 1)} %` : "";
 const isPredicted = () => RUNS.some(run => run.off);
 const figuresOf = (run, name) => run.summary.latency[name]?.count ? run.summary.latency[name] : null;
+/** The share of all of a run's requests that kept its goals, as text, and these; nothing without goals, or where that is not known. */
+function keptOf({ summary: { goodput_requests: good, goodput_unknown: unknown, goodput_goals_ms: goals, requests } }) {
+  return !known(good) || unknown || !requests ? [] : [`${number(good / requests * 100, 1)} %`, Object.entries(goals).map(([name, limit]) => `${name} ≤ ${limit} ms`).join(", ")];
+}
 const labelOf = name => [...DATA.listed, ...DATA.shown].find(of => of.name === name)?.label ?? name;

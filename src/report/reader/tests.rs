@@ -4,7 +4,9 @@ use super::*;
 use crate::clock::Stamp;
 use crate::report::files::RunRef;
 use crate::report::load::tests::*;
-use crate::request::COLUMNS;
+use crate::report::page;
+use crate::report::render::to_text;
+use crate::request::{COLUMNS, Unit};
 
 impl Run {
     /// A run with these rows and nothing else.
@@ -148,12 +150,42 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
     let head = "req_id,arrival_time,outcome\na,1,ok\n";
     let unknown = format!("{head}b,2,great\n");
     assert_told(unknown, "outcome \"great\" is unknown to this version");
+    let twice = format!("{head}a,2,ok\n,3,ok\n,4,ok\n");
+    assert_told(
+        twice,
+        "requests with the id of one before them, all of which count: 1",
+    );
     // An endless line is never held in memory as a whole.
     let endless = format!("{head}{}\nb,2,ok\n", "a".repeat(6 << 20));
     assert_told(
         endless,
         "1 of 3 rows cannot be read and are left out: p.csv line 3: ",
     );
+}
+
+/// Whoever wrote them.
+#[test]
+fn numbers_of_any_size_end_no_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = String::from_utf8(of_run(5)).unwrap();
+    let extremes = ["-9223372036.8", "9223372036.8", "9223372036854775807"];
+    for (at, column) in COLUMNS.iter().enumerate() {
+        if matches!(column.unit, Unit::Text | Unit::Bool) {
+            continue;
+        }
+        let with = |(number, line): (usize, &str)| {
+            let mut cells: Vec<&str> = line.split(',').collect();
+            if number > 1 {
+                cells[at] = extremes[number % 3];
+            }
+            cells.join(",") + "\n"
+        };
+        let lines: String = text.lines().enumerate().map(with).collect();
+        let loaded = Loaded::of(vec![read(write(folder.path(), "x.csv", lines))]);
+        let report = Report::of(&loaded);
+        to_text(&report, None);
+        page::render(&report);
+    }
 }
 
 #[test]
@@ -220,6 +252,12 @@ fn a_file_without_rows_is_refused() {
     ] {
         assert_told(bytes, expected);
     }
+    let bare = write(folder.path(), "bare.csv", "req_id,arrival_time,success\n");
+    let refused = load(&[bare]).unwrap_err().to_string();
+    assert!(
+        refused.ends_with("below the names of its columns"),
+        "{refused}"
+    );
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     for (name, expected) in [
@@ -268,7 +306,7 @@ fn a_folder_that_lacks_a_file_says_so_and_is_not_taken_for_cut_short() {
 #[test]
 fn columns_of_another_version_are_left_out_with_a_note() {
     let folder = tempfile::tempdir().unwrap();
-    let text = "\u{feff}req_id,mood,arrival_time,success\r\nx-4,good,1.5,True\r\n";
+    let text = "\u{feff}req_id,mood,arrival_time,success\r\nx-4,good,1.5,True\r\n\r\n";
     let run = read(write(folder.path(), "other.csv", text));
     let expected = "columns that this version does not know are left out: mood";
     assert_eq!(run.notes, [expected]);
@@ -394,6 +432,12 @@ fn the_beginning_of_a_run_is_told_since_the_epoch_or_not_at_all() {
         ("old", since, seconds, Some(250_000_000)),
         ("epoch", epoch, seconds, Some(250_000_000)),
         ("unknown", since, "{}", None),
+        (
+            "absurd",
+            since,
+            r#"{"started_at_ns": -9000000000000000000}"#,
+            None,
+        ),
     ] {
         let dir = folder.path().join(name);
         write(&dir, "requests.csv", rows(&all, base));

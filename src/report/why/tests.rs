@@ -65,6 +65,20 @@ fn the_cause_of_a_wait_and_its_holders_are_named() {
     assert_eq!(dominant_group(&why.groups), None);
 }
 
+/// As many requests in a long run wait for minutes.
+#[test]
+fn months_of_waiting_have_their_causes() {
+    let row = |(id, queued, started): (&str, u64, u64)| {
+        let (waited, ended) = (started - queued, started + 6_000_000);
+        format!(
+            "req_id={id}, host=a:1, queue_time_start={queued}, queue_time_end={started}, pure_queue_time={waited}, finish_time={ended}"
+        )
+    };
+    let rows = [("a", 0, 0), ("b", 0, 6_000_000), ("c", 1, 12_000_000)];
+    let tables = WaitReport::of(&Run::of_lines(rows.map(row))).tables();
+    assert_eq!(tables[0].heads[2..], ["waited", "unknown"]);
+}
+
 fn assert_dominant(groups: &[Group], beginning: &str) {
     let sentence = dominant_group(groups).unwrap();
     assert!(sentence.starts_with(beginning), "{sentence}");

@@ -29,7 +29,7 @@ pub enum Cause {
     DecodeSlots,
 }
 
-/// Nanoseconds of waiting by cause.
+/// Nanoseconds of waiting by cause. Sums saturate, at centuries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByCause([i64; Cause::ALL.len()]);
 
@@ -185,7 +185,8 @@ impl ByCause {
 
     /// Adds to a cause.
     pub fn add(&mut self, cause: Cause, nanos: i64) {
-        self.0[cause as usize] += nanos;
+        let sum = &mut self.0[cause as usize];
+        *sum = sum.saturating_add(nanos);
     }
 
     /// Adds all causes of another.
@@ -195,7 +196,9 @@ impl ByCause {
 
     /// The difference to another.
     pub fn minus(&self, other: &ByCause) -> ByCause {
-        ByCause(std::array::from_fn(|cause| self.0[cause] - other.0[cause]))
+        ByCause(std::array::from_fn(|cause| {
+            self.0[cause].saturating_sub(other.0[cause])
+        }))
     }
 
     /// The causes with any waiting, in the order of [`Cause::ALL`].
@@ -206,13 +209,15 @@ impl ByCause {
 
     /// The sum of all causes.
     pub fn total(&self) -> i64 {
-        self.0.iter().sum()
+        self.0
+            .iter()
+            .fold(0, |sum, nanos| sum.saturating_add(*nanos))
     }
 
     /// The sum of the causes at pairs of servers.
     pub fn of_pair(&self) -> i64 {
         let of_pairs = self.all().filter(|(cause, _)| cause.is_of_pair());
-        of_pairs.map(|(_, nanos)| nanos).sum()
+        of_pairs.fold(0, |sum, (_, nanos)| sum.saturating_add(nanos))
     }
 
     /// The cause of most of it.

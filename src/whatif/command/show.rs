@@ -20,7 +20,7 @@ use crate::request::{
     ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, Timeline, TimingSource,
 };
 use crate::units::round_to_four_digits;
-use crate::whatif::figures::{COMPARED, Figures, by_name, tpot_nanos};
+use crate::whatif::figures::{COMPARED, Compared, Figures, by_name, tpot_nanos};
 use crate::whatif::load::{Load, Request};
 
 impl Results {
@@ -68,19 +68,15 @@ impl Results {
             let name = format!("gpu_share, {servers} servers");
             vec![name, format!("{share:.2}"), String::new()]
         });
-        let learnt = Grid {
-            heads: ["learnt", "value", "95 %"].map(str::to_owned).into(),
-            rows: parameters.chain(shares).collect(),
-        };
+        let rows = parameters.chain(shares).collect();
+        let learnt = Grid::new(["learnt", "value", "95 %"], rows);
         let validation = fit.validation.iter();
         let signed = |error| format!("{:+.1} %", error * 100.0);
         let replayed = validation.map(|run| cells(&run.name, run.errors(), signed));
-        let names = COMPARED.map(|(name, _)| name);
+        let names = COMPARED.iter().map(|(name, _)| *name);
         let error = cells("error (root mean square)", fit.errors(), percent);
-        let replayed = Grid {
-            heads: cells("replays off by", names, str::to_owned),
-            rows: replayed.chain([error]).collect(),
-        };
+        let heads = std::iter::once("replays off by").chain(names);
+        let replayed = Grid::new(heads, replayed.chain([error]).collect());
         let mut predicted = render::table("run", self.lines.clone());
         if !self.args.goodput.is_empty() {
             predicted.heads.push("kept the goal".to_owned());
@@ -220,7 +216,7 @@ impl Results {
     }
 }
 
-fn cells<T>(name: &str, all: [T; COMPARED.len()], shown: impl Fn(T) -> String) -> Vec<String> {
+fn cells(name: &str, all: Compared, shown: impl Fn(f64) -> String) -> Vec<String> {
     let first = std::iter::once(name.to_owned());
     first.chain(all.map(shown)).collect()
 }
