@@ -86,7 +86,14 @@ const SCHEDULE_COLUMNS: &str =
 /// # Errors
 /// Nothing could be run, or nothing was left to keep; see [`Error`].
 pub fn run(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
-    let run = || runtime()?.block_on(run_with_progress(args, clock, Arc::default(), Stop::new()));
+    let run = || {
+        runtime()?.block_on(run_with_progress(
+            args,
+            clock,
+            Arc::default(),
+            Stop::default(),
+        ))
+    };
     beside_runtimes(run)?
 }
 
@@ -171,7 +178,7 @@ pub async fn run_with_progress(
         print_line(&format!("gave up {}", run.lag.given_up));
     }
     let delays = delays.lock().clone();
-    listening.abort();
+    drop(listening);
     let stopped = run.stopped;
     facts.ended = run.ended;
     let mut finished = unless_signalled(move || finish(run, dir, &facts, &delays)).await??;

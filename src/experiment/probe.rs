@@ -78,7 +78,13 @@ const WIDTH: usize = 80;
 pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<ProbeResult> {
     let plan = plan(args)?;
     let spans = args.otlp.start(clock.name())?;
-    let run = drive(plan, clock, Arc::new(LiveProgress::default()), Stop::new()).await?;
+    let run = drive(
+        plan,
+        clock,
+        Arc::new(LiveProgress::default()),
+        Stop::default(),
+    )
+    .await?;
     let row = run.rows.into_iter().next();
     let mut row = row.context("the request was not sent")?;
     // The wait from the schedule to the send is the probe's own.

@@ -78,9 +78,8 @@ pub async fn run(
     on_progress: fn(&str),
     clock: Clock,
 ) -> anyhow::Result<Finished> {
-    let stop = Stop::new();
-    // The task that waits for signals ends with the runtime.
-    drop(stop.on_signals()?);
+    let stop = Stop::default();
+    let _listening = stop.on_signals()?;
     let resumed = match &output {
         OutputDir::New(folder) => folder.check(&FILES).map(|()| None)?,
         OutputDir::Resumed(dir) => Some(dir),
