@@ -55,6 +55,8 @@ pub struct FinishedRun {
     pub warnings: Vec<String>,
     /// The folder of the files.
     pub output_dir: PathBuf,
+    /// That no request succeeded, or that files could not be written; also of a run that was stopped.
+    pub problem: Option<String>,
     /// Why scripts must not take the run for a complete and valid one.
     pub failure: Option<Error>,
 }
@@ -257,11 +259,10 @@ fn finish(
     json["config"]["workload_sha256"] = plan.workload_sha256().into();
     let rows = rows.file_name().unwrap_or_default().display().to_string();
     let written = written.map_err(|error| format!("{error}; see {rows} for the rows"));
-    let written = written.map_err(Error::failed);
-    let summarized = write_summary(&dir, &json);
-    let failure = summary.failure().map(Error::failed);
+    let summarized = write_summary(&dir, &json).map_err(|error| error.message);
     Ok(FinishedRun {
-        failure: failure.or(written.and(summarized).err()),
+        problem: summary.failure().or(written.and(summarized).err()),
+        failure: None,
         summary,
         verdict,
         evidence,
@@ -320,7 +321,7 @@ impl FinishedRun {
         let allowed = max_failed.unwrap_or(HALF);
         let has_failed_too_often = failed as f64 > allowed * all as f64;
         let is_invalid = self.verdict.grade == Grade::Invalid;
-        let known = self.failure.take();
+        let known = self.problem.clone();
         let (code, message) = if let Some(signal) = signal {
             (SIGNALLED + signal, STOPPED.to_owned())
         } else if is_invalid && known.is_none() {
@@ -332,11 +333,10 @@ impl FinishedRun {
             );
             (TOO_MANY_FAILED, message)
         } else {
-            self.failure = known;
+            self.failure = known.map(Error::failed);
             return;
         };
-        let message = known.map_or(message, |failure| failure.message);
-        self.failure = Some(Error { message, code });
+        self.failure = Some(Error::new(code, known.unwrap_or(message)));
     }
 
     /// Renders the result for the terminal.

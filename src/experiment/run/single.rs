@@ -235,9 +235,8 @@ impl ExperimentRunner {
         let file = &mut run.file;
         match finished.failure {
             Some(failure) if failure.code > SIGNALLED => {
-                // That it was stopped is among the warnings. Another message says what more is wrong, such as that the disk is full.
-                let message = Some(failure.message);
-                file.error = message.filter(|message| !finished.warnings.contains(message));
+                // That it was stopped is among the warnings.
+                file.error = finished.problem;
                 if let Some(error) = &file.error {
                     self.notify(&format!("  failed: {error}"));
                 }
