@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use crate::clock::Clock;
 use crate::error::{Error, FAILED, INVALID, SIGNALLED, TOO_MANY_FAILED};
 use crate::experiment::launch::Access;
-use crate::experiment::launch::process::{KEEPER, keep};
+use crate::experiment::launch::process::{KEEPER, be_kept, keep};
 use crate::experiment::plan::keys::ExperimentKind;
 use crate::experiment::plan::settings::invalid_value;
 use crate::experiment::run::Finished;
@@ -87,6 +87,9 @@ enum Command {
     /// Run a command that ends when standard input ends: for experiments, should they be killed
     #[command(name = KEEPER, hide = true)]
     EndWithParent {
+        /// Be the command, below the process that ends it
+        #[arg(long)]
+        kept: bool,
         /// The command
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
@@ -146,7 +149,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Probe(args) => return run_probe(&args),
         Command::Report(args) => run_report(args)?,
         Command::Whatif(args) => run_whatif(&args)?,
-        Command::EndWithParent { command } => return Ok(keep(&command)),
+        Command::EndWithParent {
+            command,
+            kept: true,
+        } => return Ok(be_kept(&command)),
+        Command::EndWithParent { command, .. } => return Ok(keep(&command)),
         Command::Health { admin } => run_health(admin)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
