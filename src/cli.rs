@@ -304,7 +304,8 @@ fn check_results(finished: &Finished) -> Result<(), Error> {
 }
 
 fn run_proxy(args: &config::args::Args) -> anyhow::Result<()> {
-    let load = || config::load(args.config.as_deref(), args);
+    let given = args.clone();
+    let load: serve::Load = Arc::new(move || config::load(given.config.as_deref(), &given));
     let (config, credentials) = load().map_err(invalid_config)?;
     let path = |path: Option<&Path>| path.map_or("none".into(), |path| path.display().to_string());
     log::info!(
