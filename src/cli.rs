@@ -164,7 +164,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             let command = with_help(Cli::command(), false);
             std::fs::create_dir_all(&folder)
                 .and_then(|()| clap_mangen::generate_to(command, &folder))
-                .map_err(|error| anyhow!("{}: {error}", folder.display()))?;
+                .map_err(|error| {
+                    let dir = folder.display();
+                    anyhow!("DIR {dir}: cannot be written: {error}; name a folder that can be made or written")
+                })?;
         }
     }
     Ok(ExitCode::SUCCESS)
