@@ -249,7 +249,10 @@ fn alternatives(key: &str, value: &Value) -> Vec<Value> {
 }
 
 /// Checks entries one by one. Whether values are valid shows with all settings of a run.
-fn checked(
+///
+/// # Errors
+/// Names the key and the problem: it is unknown, or given twice.
+pub(super) fn checked(
     kind: ExperimentKind,
     entries: impl IntoIterator<Item = Entry>,
 ) -> anyhow::Result<Table> {
@@ -280,6 +283,13 @@ fn checked(
     Ok(all)
 }
 
+/// Whether a list for one flag of a program has an item that its parser would take for another flag.
+fn has_flag(value: &Value) -> bool {
+    let items = value.as_array().filter(|items| items.len() > 1);
+    let mut texts = items.into_iter().flatten().filter_map(Value::as_str);
+    texts.any(|text| text.starts_with('-'))
+}
+
 /// Whether `name` is a table of a plan.
 fn is_table(name: &str) -> bool {
     TABLES.split(", ").any(|table| table == name)
@@ -298,8 +308,12 @@ fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Er
         check_variable(variable, value)
             .map_err(|problem| Error::usage(format!("{name}: {problem}")))?;
     }
-    let problem = match alternatives(name, value).len() {
+    let values = alternatives(name, value);
+    let problem = match values.len() {
         0 => "must not be an empty list",
+        _ if !name.starts_with("proxy.") && values.iter().any(has_flag) => {
+            "an item that begins with - would be taken for a flag; give it alone, or without -"
+        }
         2.. if name == "repeats" => "must be one number: it is not varied",
         2.. if name == "preset" => "must be one name: it is not varied",
         // It would be part of folder names.

@@ -267,6 +267,7 @@ pub fn flags(key: &str, value: &Value) -> Vec<String> {
     match value {
         Value::Boolean(true) => vec![flag],
         Value::Boolean(false) => Vec::new(),
+        Value::Array(all) if all.len() == 1 && all[0].is_str() => flags(key, &all[0]),
         Value::Array(all) => std::iter::once(flag)
             .chain(all.iter().map(flag_text))
             .collect(),
