@@ -272,7 +272,10 @@ pub(super) fn checked(
             "{name}: {} is in place of a hidden value; give the value itself",
             secret::MASK
         );
-        ensure!(!all.contains_key(&name), "{name}: is given twice");
+        ensure!(
+            !all.contains_key(&name),
+            "{name}: is given twice; give it once, by its flag or by --set"
+        );
         let values = alternatives(&name, &value).into_iter();
         if let Err(twice) = settings::distinct(values) {
             let value = flag_text(&masked(&name, &twice));
