@@ -277,7 +277,7 @@ pub(super) fn checked(
             "{name}: is given twice; give it once, by its flag or by --set"
         );
         let values = alternatives(&name, &value).into_iter();
-        if let Err(twice) = settings::distinct(values) {
+        if let Some(twice) = settings::given_twice(values) {
             let value = flag_text(&masked(&name, &twice));
             bail!("{name} = {value}: is given twice; repeats = 2 does each setting again");
         }
