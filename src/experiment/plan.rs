@@ -186,11 +186,6 @@ impl Plan {
         Ok(settings)
     }
 
-    /// Whether a value is a secret.
-    pub fn holds_secret(&self) -> bool {
-        self.to_text() != self.to_toml()
-    }
-
     /// Returns every key with its value as a file that makes the same plan again.
     pub fn to_toml(&self) -> String {
         self.render(|_, value| value.clone())
