@@ -208,11 +208,8 @@ fn ignore_signals() -> std::io::Result<()> {
 /// Raises the soft limit on open files. A request takes a socket, two in the proxy; the usual limit of 1024 is for programs that use
 /// `select`.
 fn allow_many_files() -> std::io::Result<()> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    if soft < hard {
-        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
-    }
-    Ok(())
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 
 /// Adds an example and [`MORE`] to the help of a command and of its subcommands. A brief help has only the most used flags, which are
