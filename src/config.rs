@@ -67,11 +67,8 @@ fn load_text(
     reading.apply(flags);
     let checked = reading.config.check();
     let of_check = |(key, problem): &(String, String)| {
-        let (line, given) = reading
-            .given
-            .get(key)
-            .cloned()
-            .unwrap_or((None, key.clone()));
+        let given = reading.given.get(key).cloned();
+        let (line, given) = given.unwrap_or((None, key.clone()));
         let is_new = !reading.invalid_keys.contains(key);
         is_new.then(|| (line, format!("{given}: {problem}")))
     };
