@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use crate::clock::Clock;
 use crate::error::{Error, FAILED, INVALID, SIGNALLED, TOO_MANY_FAILED};
 use crate::experiment::launch::Access;
-use crate::experiment::launch::process::{KEEPER, keep};
+use crate::experiment::launch::process::{KEEPER, be_kept, keep};
 use crate::experiment::plan::keys::ExperimentKind;
 use crate::experiment::plan::settings::invalid_value;
 use crate::experiment::run::Finished;
@@ -87,6 +87,9 @@ enum Command {
     /// Run a command that ends when standard input ends: for experiments, should they be killed
     #[command(name = KEEPER, hide = true)]
     EndWithParent {
+        /// Be the command, below the process that ends it
+        #[arg(long)]
+        kept: bool,
         /// The command
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
@@ -146,7 +149,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Probe(args) => return run_probe(&args),
         Command::Report(args) => run_report(args)?,
         Command::Whatif(args) => run_whatif(&args)?,
-        Command::EndWithParent { command } => return Ok(keep(&command)),
+        Command::EndWithParent {
+            command,
+            kept: true,
+        } => return Ok(be_kept(&command)),
+        Command::EndWithParent { command, .. } => return Ok(keep(&command)),
         Command::Health { admin } => run_health(admin)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -157,7 +164,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             let command = with_help(Cli::command(), false);
             std::fs::create_dir_all(&folder)
                 .and_then(|()| clap_mangen::generate_to(command, &folder))
-                .map_err(|error| anyhow!("{}: {error}", folder.display()))?;
+                .map_err(|error| {
+                    let dir = folder.display();
+                    anyhow!("DIR {dir}: cannot be written: {error}; name a folder that can be made or written")
+                })?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -198,11 +208,8 @@ fn ignore_signals() -> std::io::Result<()> {
 /// Raises the soft limit on open files. A request takes a socket, two in the proxy; the usual limit of 1024 is for programs that use
 /// `select`.
 fn allow_many_files() -> std::io::Result<()> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    if soft < hard {
-        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
-    }
-    Ok(())
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 
 /// Adds an example and [`MORE`] to the help of a command and of its subcommands. A brief help has only the most used flags, which are
@@ -297,7 +304,8 @@ fn check_results(finished: &Finished) -> Result<(), Error> {
 }
 
 fn run_proxy(args: &config::args::Args) -> anyhow::Result<()> {
-    let load = || config::load(args.config.as_deref(), args);
+    let given = args.clone();
+    let load: serve::Load = Arc::new(move || config::load(given.config.as_deref(), &given));
     let (config, credentials) = load().map_err(invalid_config)?;
     let path = |path: Option<&Path>| path.map_or("none".into(), |path| path.display().to_string());
     log::info!(

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::{Spanned, Value};
 
+use crate::disk;
 use crate::request::UpstreamKind;
 use crate::telemetry::otlp::settings::Settings;
 use crate::upstream::Address;
@@ -45,7 +46,7 @@ const SAME_NAME: &str = "two workers have this name; give each its own";
 /// file that is not TOML, only its first line that is not.
 pub fn load(path: Option<&Path>, flags: &Args) -> Result<(Config, Credentials), Vec<String>> {
     let read = |path: &Path| {
-        std::fs::read_to_string(path).map_err(|error| {
+        disk::read_text(path).map_err(|error| {
             let path = path.display();
             vec![format!("cannot read config file {path}: {error}; give the path of a text file, as in --config config.toml")]
         })
@@ -66,11 +67,8 @@ fn load_text(
     reading.apply(flags);
     let checked = reading.config.check();
     let of_check = |(key, problem): &(String, String)| {
-        let (line, given) = reading
-            .given
-            .get(key)
-            .cloned()
-            .unwrap_or((None, key.clone()));
+        let given = reading.given.get(key).cloned();
+        let (line, given) = given.unwrap_or((None, key.clone()));
         let is_new = !reading.invalid_keys.contains(key);
         is_new.then(|| (line, format!("{given}: {problem}")))
     };

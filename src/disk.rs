@@ -1,7 +1,7 @@
 //! Files that are replaced atomically: if writing fails or is interrupted, the former file stays. And the names of rotated files.
 
 use std::fs::{DirEntry, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Read as _, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -70,9 +70,22 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open`].
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open(path)?.read_to_end(&mut bytes)?;
-    Ok(bytes)
+    regular(&std::fs::metadata(path)?)?;
+    std::fs::read(path)
+}
+
+/// Reads a text file. A named pipe is waited for: where nobody has opened it to write, that may be for ever, so it is logged.
+///
+/// # Errors
+/// The system's error; or it is not text.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    // A pipe without a name, as of `<(command)`, has its writer, and no path of its own.
+    let named = path.canonicalize().and_then(std::fs::metadata);
+    if named.is_ok_and(|found| found.file_type().is_fifo()) {
+        let path = path.display();
+        log::warn!("{path}: is a pipe: it is read once somebody writes to it");
+    }
+    std::fs::read_to_string(path)
 }
 
 /// Checks that this is no pipe, socket or device. Folders pass.

@@ -49,6 +49,10 @@ impl From<&str> for Secret {
     }
 }
 
+/// The ends of names whose values are secret.
+const SUFFIXES: &str =
+    "token secret password passwd credentials api_key access_key private_key apikey headers";
+
 /// Shown in place of a secret.
 pub const MASK: &str = "***";
 
@@ -66,19 +70,8 @@ pub fn masked(name: &str, value: &str) -> String {
             None => MASK.to_owned(),
         };
     }
-    let suffixes = [
-        "token",
-        "secret",
-        "password",
-        "passwd",
-        "credentials",
-        "api_key",
-        "access_key",
-        "private_key",
-        "apikey",
-        "headers",
-    ];
-    if suffixes.iter().any(|suffix| name.ends_with(suffix)) {
+    let mut suffixes = SUFFIXES.split(' ');
+    if suffixes.any(|suffix| name.ends_with(suffix)) {
         return MASK.to_owned();
     }
     if let Ok(members) = serde_json::from_str::<Map<String, Value>>(value) {

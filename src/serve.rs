@@ -6,6 +6,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use futures_util::TryFutureExt as _;
@@ -42,14 +43,14 @@ struct End(Signal, Signal);
 const START: &str = "cannot start";
 
 /// Reads the config again, with the flags over it. Fails with all of its errors.
-pub type Load<'a> = &'a dyn Fn() -> Result<(Config, Credentials), Vec<String>>;
+pub type Load = Arc<dyn Fn() -> Result<(Config, Credentials), Vec<String>> + Send + Sync>;
 
 /// Runs a proxy until SIGTERM or SIGINT, then drains it; a second signal ends it at once. SIGHUP reloads the config by `load`. SIGUSR2
 /// starts a successor, which takes over all listeners.
 ///
 /// # Errors
 /// Why it could not start.
-pub fn run(load: Load<'_>, loaded: (Config, Credentials), clock: Clock) -> anyhow::Result<()> {
+pub fn run(load: &Load, loaded: (Config, Credentials), clock: Clock) -> anyhow::Result<()> {
     let (config, credentials) = loaded;
     let program = program().context(START)?;
     let mut inherited = Inherited::take().context(START)?;
@@ -107,7 +108,7 @@ fn program() -> io::Result<PathBuf> {
 
 /// Serves until a signal to end (`None`), or until a successor accepts: its process id, and the line by which it sees this process end.
 async fn serve(
-    load: Load<'_>,
+    load: &Load,
     proxy: &Proxy,
     signals: &mut Signals,
     program: &Path,
@@ -139,7 +140,7 @@ async fn serve(
                     log::warn!("the config is read again: the successor is ended; start it again");
                     successor.end();
                 }
-                // A DNS look-up may take long; a signal to end abandons the reload, with nothing changed. SIGHUP and SIGUSR2 that arrive
+                // Reading files or a DNS look-up may take long; a signal to end abandons the reload, with nothing changed. SIGHUP and SIGUSR2 that arrive
                 // meanwhile are handled after it.
                 tokio::select! {
                     () = reload(load, proxy) => {}
@@ -166,8 +167,11 @@ async fn serve(
 }
 
 /// Reloads the config, or logs why not.
-async fn reload(load: Load<'_>, proxy: &Proxy) {
-    let result = match load() {
+async fn reload(load: &Load, proxy: &Proxy) {
+    let load = load.clone();
+    // Reading may block, as a pipe without a writer does.
+    let loaded = tokio::task::spawn_blocking(move || load()).await;
+    let result = match loaded.unwrap_or_else(|error| Err(vec![error.to_string()])) {
         Ok((config, credentials)) => proxy.reload(config, credentials).await,
         Err(errors) => Err(errors),
     };

@@ -55,6 +55,8 @@ pub struct FinishedRun {
     pub warnings: Vec<String>,
     /// The folder of the files.
     pub output_dir: PathBuf,
+    /// That no request succeeded, or that files could not be written; also of a run that was stopped.
+    pub problem: Option<String>,
     /// Why scripts must not take the run for a complete and valid one.
     pub failure: Option<Error>,
 }
@@ -86,8 +88,8 @@ const SCHEDULE_COLUMNS: &str =
 /// # Errors
 /// Nothing could be run, or nothing was left to keep; see [`Error`].
 pub fn run(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
-    let run = || runtime()?.block_on(run_with_progress(args, clock, Arc::default(), Stop::new()));
-    beside_runtimes(run)?
+    let sent = run_with_progress(args, clock, Arc::default(), Stop::default());
+    beside_runtimes(|| runtime()?.block_on(sent))?
 }
 
 /// Runs `work`, which waits for a runtime of its own, on a thread of its own: one on which a runtime runs already must not.
@@ -171,11 +173,11 @@ pub async fn run_with_progress(
         print_line(&format!("gave up {}", run.lag.given_up));
     }
     let delays = delays.lock().clone();
-    listening.abort();
+    drop(listening);
     let stopped = run.stopped;
     facts.ended = run.ended;
     let mut finished = unless_signalled(move || finish(run, dir, &facts, &delays)).await??;
-    finished.judge(stopped.then(|| stop.signal()), args.max_failed);
+    finished.failure = finished.judge(stopped.then(|| stop.signal()), args.max_failed);
     Ok(finished)
 }
 
@@ -250,11 +252,10 @@ fn finish(
     json["config"]["workload_sha256"] = plan.workload_sha256().into();
     let rows = rows.file_name().unwrap_or_default().display().to_string();
     let written = written.map_err(|error| format!("{error}; see {rows} for the rows"));
-    let written = written.map_err(Error::failed);
-    let summarized = write_summary(&dir, &json);
-    let failure = summary.failure().map(Error::failed);
+    let summarized = write_summary(&dir, &json).map_err(|error| error.message);
     Ok(FinishedRun {
-        failure: failure.or(written.and(summarized).err()),
+        problem: summary.failure().or(written.and(summarized).err()),
+        failure: None,
         summary,
         verdict,
         evidence,
@@ -306,14 +307,14 @@ fn write_summary(dir: &Path, summary: &Value) -> Result<(), Error> {
 }
 
 impl FinishedRun {
-    /// Sets `failure` by the signal that stopped the run; else by its verdict, and by the number of failed requests. What says already
+    /// Judges by the signal that stopped the run; else by its verdict, and by the number of failed requests. What says already
     /// that no request succeeded, or that files could not be written, stays the message.
-    fn judge(&mut self, signal: Option<u8>, max_failed: Option<f64>) {
+    fn judge(&self, signal: Option<u8>, max_failed: Option<f64>) -> Option<Error> {
         let [failed, all] = [self.summary.failed(), self.summary.requests()];
         let allowed = max_failed.unwrap_or(HALF);
         let has_failed_too_often = failed as f64 > allowed * all as f64;
         let is_invalid = self.verdict.grade == Grade::Invalid;
-        let known = self.failure.take();
+        let known = self.problem.as_ref();
         let (code, message) = if let Some(signal) = signal {
             (SIGNALLED + signal, STOPPED.to_owned())
         } else if is_invalid && known.is_none() {
@@ -325,11 +326,9 @@ impl FinishedRun {
             );
             (TOO_MANY_FAILED, message)
         } else {
-            self.failure = known;
-            return;
+            return known.map(Error::failed);
         };
-        let message = known.map_or(message, |failure| failure.message);
-        self.failure = Some(Error { message, code });
+        Some(Error::new(code, known.unwrap_or(&message)))
     }
 
     /// Renders the result for the terminal.

@@ -107,7 +107,7 @@ fn round(url: &str, rate: &str, seconds: f64, tokens: &str, seed: u64) -> Round 
         plan,
         Clock::system(),
         Arc::default(),
-        Stop::new(),
+        Stop::default(),
     ));
     let run = run.expect("a run");
     drop(runtime);

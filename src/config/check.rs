@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::client::listener::load_tls;
+use crate::disk;
 use crate::engine::Traces;
 use crate::secret::Secret;
 use crate::telemetry::otlp::settings::{InvalidSetting, Otlp, Settings};
@@ -227,7 +228,7 @@ fn secret(
         if given.is_some() {
             return Err(format!("{key} is given too; give one of the two"));
         }
-        let text = std::fs::read_to_string(file).map_err(|cause| format!("{cause}; {HINT}"))?;
+        let text = disk::read_text(file).map_err(|cause| format!("{cause}; {HINT}"))?;
         match text.trim() {
             text if text.contains('\n') => Err(format!("has several lines; {HINT}")),
             text => Ok(Secret::from(text)),

@@ -11,10 +11,11 @@ use super::plan::deploy::ineffective_keys;
 use super::plan::grid::{self, Entry};
 use super::plan::keys::ExperimentKind;
 use super::plan::settings::{KeyFlags, flag_text};
-use super::plan::{Plan, Run, masked};
+use super::plan::{Plan, Run, checked, masked};
 use super::run::single::RunResult;
 use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
+use crate::disk;
 use crate::error::{Error, SIGNALLED};
 use crate::report::files::{PROXY_ROWS, SUMMARY, plain};
 use crate::traffic::folder::Folder;
@@ -91,7 +92,8 @@ impl Args {
 
     /// Reads the plan. Returns it with a headline that names its source.
     fn plan(&self, kind: ExperimentKind) -> anyhow::Result<(Plan, String)> {
-        let flags: Vec<Entry> = self.keys.0.iter().chain(&self.set).cloned().collect();
+        let flags = self.keys.0.iter().chain(&self.set).cloned();
+        let flags = checked(kind, flags).map_err(Error::usage)?;
         if let Some(dir) = &self.resume {
             let plan = Plan::new(kind, Vec::new(), grid::file(&run::read_plan(dir)?)?)?;
             return Ok((plan, format!("goes on with {}", dir.display())));
@@ -103,7 +105,8 @@ impl Args {
         };
         let shown = path.display();
         let plan = || -> anyhow::Result<Plan> {
-            let text = std::fs::read_to_string(path)?;
+            let read = disk::read_text(path);
+            let text = read.map_err(|error| Error::usage(format!("{error}; {PLAN_HINT}")))?;
             let mut given: Table = grid::file(&text)?.into_iter().collect();
             given.extend(flags);
             Ok(Plan::new(kind, Vec::new(), given)?)
@@ -114,6 +117,7 @@ impl Args {
     }
 }
 
+const PLAN_HINT: &str = "give the path of a plan: a text file with a line KEY = VALUE for each key (docs/EXPERIMENTS.md)";
 /// The keys that are printed whether or not they vary.
 const SHOWN: &str =
     "engine servers num_gpus router dataset_name num_prompts duration request_rate preset repeats";

@@ -186,11 +186,6 @@ impl Plan {
         Ok(settings)
     }
 
-    /// Whether a value is a secret.
-    pub fn holds_secret(&self) -> bool {
-        self.to_text() != self.to_toml()
-    }
-
     /// Returns every key with its value as a file that makes the same plan again.
     pub fn to_toml(&self) -> String {
         self.render(|_, value| value.clone())
@@ -249,7 +244,10 @@ fn alternatives(key: &str, value: &Value) -> Vec<Value> {
 }
 
 /// Checks entries one by one. Whether values are valid shows with all settings of a run.
-fn checked(
+///
+/// # Errors
+/// Names the key and the problem: it is unknown, or given twice.
+pub(super) fn checked(
     kind: ExperimentKind,
     entries: impl IntoIterator<Item = Entry>,
 ) -> anyhow::Result<Table> {
@@ -269,15 +267,25 @@ fn checked(
             "{name}: {} is in place of a hidden value; give the value itself",
             secret::MASK
         );
-        ensure!(!all.contains_key(&name), "{name}: is given twice");
+        ensure!(
+            !all.contains_key(&name),
+            "{name}: is given twice; give it once, by its flag or by --set"
+        );
         let values = alternatives(&name, &value).into_iter();
-        if let Err(twice) = settings::distinct(values) {
+        if let Some(twice) = settings::given_twice(values) {
             let value = flag_text(&masked(&name, &twice));
             bail!("{name} = {value}: is given twice; repeats = 2 does each setting again");
         }
         all.insert(name, value);
     }
     Ok(all)
+}
+
+/// Whether a list for one flag of a program has an item that its parser would take for another flag.
+fn has_flag(value: &Value) -> bool {
+    let items = value.as_array().filter(|items| items.len() > 1);
+    let mut texts = items.into_iter().flatten().filter_map(Value::as_str);
+    texts.any(|text| text.starts_with('-'))
 }
 
 /// Whether `name` is a table of a plan.
@@ -298,8 +306,12 @@ fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Er
         check_variable(variable, value)
             .map_err(|problem| Error::usage(format!("{name}: {problem}")))?;
     }
-    let problem = match alternatives(name, value).len() {
+    let values = alternatives(name, value);
+    let problem = match values.len() {
         0 => "must not be an empty list",
+        _ if !name.starts_with("proxy.") && values.iter().any(has_flag) => {
+            "an item that begins with - would be taken for a flag; give it alone, or without -"
+        }
         2.. if name == "repeats" => "must be one number: it is not varied",
         2.. if name == "preset" => "must be one name: it is not varied",
         // It would be part of folder names.

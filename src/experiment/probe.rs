@@ -13,7 +13,7 @@ use crate::request::{Moment, Row};
 use crate::terminal;
 use crate::traffic;
 use crate::traffic::client::{INSECURE_WARNING, Target, TlsArgs, UpstreamKind};
-use crate::traffic::{Backend, LiveProgress, OtlpArgs, RunPlan, Stop, drive};
+use crate::traffic::{Backend, OtlpArgs, RunPlan, Stop, drive};
 use crate::units::between;
 
 /// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane
@@ -78,7 +78,7 @@ const WIDTH: usize = 80;
 pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<ProbeResult> {
     let plan = plan(args)?;
     let spans = args.otlp.start(clock.name())?;
-    let run = drive(plan, clock, Arc::new(LiveProgress::default()), Stop::new()).await?;
+    let run = drive(plan, clock, Arc::default(), Stop::default()).await?;
     let row = run.rows.into_iter().next();
     let mut row = row.context("the request was not sent")?;
     // The wait from the schedule to the send is the probe's own.

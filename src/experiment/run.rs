@@ -78,9 +78,8 @@ pub async fn run(
     on_progress: fn(&str),
     clock: Clock,
 ) -> anyhow::Result<Finished> {
-    let stop = Stop::new();
-    // The task that waits for signals ends with the runtime.
-    drop(stop.on_signals()?);
+    let stop = Stop::default();
+    let _listening = stop.on_signals()?;
     let resumed = match &output {
         OutputDir::New(folder) => folder.check(&FILES).map(|()| None)?,
         OutputDir::Resumed(dir) => Some(dir),
@@ -114,7 +113,7 @@ pub async fn run(
 /// Reads the result of a run of the experiment in `dir`, if it is completed.
 fn completed(dir: &Path, run: &Run) -> Option<RunResult> {
     let dir = run_dir(dir, &run.dir);
-    let file: RunFile = read_json(&dir.join(RUN)).ok()?;
+    let file: RunFile = read_json(&dir.join(RUN))?;
     (file.state == RunState::Done).then_some(RunResult { dir, file })
 }
 
@@ -128,7 +127,11 @@ fn begin(plan: &Plan, output: OutputDir, now: Stamp) -> anyhow::Result<(Finished
     if let OutputDir::New(folder) = output {
         // Another experiment may have written here between the first check and the lock.
         folder.check(&FILES)?;
-        write_plan(&dir, plan)?;
+        // If it contains a secret, only its owner can read it.
+        let (path, text) = (dir.join(PLAN), plan.to_toml());
+        let holds_secret = plan.to_text() != text;
+        disk::write(&path, text.as_bytes(), holds_secret)
+            .with_context(|| path.display().to_string())?;
     }
     let began = |file: ExperimentFile| file.began;
     let file = ExperimentFile {
@@ -355,23 +358,15 @@ const ASIDE: &str = "aside";
 /// The file that is locked while a process works on the folder.
 const LOCK: &str = ".lock";
 
-/// Writes the plan; if it contains a secret, only its owner can read the file.
-fn write_plan(dir: &Path, plan: &Plan) -> anyhow::Result<()> {
-    let path = dir.join(PLAN);
-    disk::write(&path, plan.to_toml().as_bytes(), plan.holds_secret())
-        .with_context(|| path.display().to_string())
-}
-
 /// Replaces a JSON file.
 fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value).context("JSON")?;
     disk::replace(path, (text + "\n").as_bytes()).with_context(|| path.display().to_string())
 }
 
-/// Reads a JSON file.
-fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
-    let text = disk::read(path).with_context(|| path.display().to_string())?;
-    serde_json::from_slice(&text).with_context(|| path.display().to_string())
+/// Reads a JSON file; `None` if it is not there, or is another's.
+fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&disk::read(path).ok()?).ok()
 }
 
 /// The folder of a run.

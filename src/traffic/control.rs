@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{SetOnce, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::clock::{Clock, Stamp};
@@ -112,11 +112,6 @@ async fn print(live: &LiveProgress, total: usize, clock: &Clock) {
 }
 
 impl Stop {
-    /// A handle of a run that is not stopped.
-    pub fn new() -> Stop {
-        Stop::default()
-    }
-
     /// Stops sending; requests in flight may finish.
     pub fn stop(&self) {
         self.stopped.cancel();
@@ -152,15 +147,15 @@ impl Stop {
         self.aborted.cancelled().await;
     }
 
-    /// Starts to listen for signals: the first Ctrl-C or SIGTERM stops, the second aborts. Ends when the returned task is aborted.
+    /// Starts to listen for signals: the first Ctrl-C or SIGTERM stops, the second aborts. Ends when the returned task is dropped.
     ///
     /// # Errors
     /// The system refuses a signal handler.
-    pub(crate) fn on_signals(&self) -> io::Result<JoinHandle<()>> {
+    pub(crate) fn on_signals(&self) -> io::Result<JoinSet<()>> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        let stop = self.clone();
-        Ok(tokio::spawn(async move {
+        let (stop, mut listening) = (self.clone(), JoinSet::new());
+        listening.spawn(async move {
             for step in [Stop::stop, Stop::abort] {
                 let number = tokio::select! {
                     _ = interrupt.recv() => SIGINT,
@@ -169,7 +164,8 @@ impl Stop {
                 stop.signal.get_or_init(|| number);
                 step(&stop);
             }
-        }))
+        });
+        Ok(listening)
     }
 
     /// Returns guards that stop and abort when they are dropped.
@@ -215,12 +211,10 @@ pub(super) async fn on_own_thread<T: Send + 'static>(
 pub async fn unless_signalled<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
-    let stop = Stop::new();
-    let listening = stop.on_signals().map_err(cannot_start)?;
-    let done = tokio::select! {
+    let stop = Stop::default();
+    let _listening = stop.on_signals().map_err(cannot_start)?;
+    tokio::select! {
         done = on_own_thread(work) => done,
         () = stop.stopped() => Err(stop.interrupted()),
-    };
-    listening.abort();
-    done
+    }
 }

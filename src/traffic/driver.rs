@@ -88,10 +88,8 @@ impl PreparedRun {
         let client = Arc::new(client.map_err(|error| unreachable(error.to_string()))?);
         client.preconnect().await.map_err(unreachable)?;
         if plan.args.flush_cache {
-            let flushed = client
-                .fetch(Method::POST, "/flush_cache", Bytes::new())
-                .await;
-            let (status, _) = flushed.map_err(unreachable)?;
+            let flush = client.fetch(Method::POST, "/flush_cache", Bytes::new());
+            let (status, _) = flush.await.map_err(unreachable)?;
             if !(200..300).contains(&status) {
                 return Err(Error::failed(format!(
                     "--flush-cache: {target} answered {status}: leave it out, or wait until the server is idle"

@@ -64,11 +64,10 @@ impl Folder {
         };
         std::fs::create_dir_all(dir).map_err(|cause| create_error(dir, cause))?;
         for file in files.iter().map(|file| dir.join(file)) {
-            match std::fs::remove_file(&file) {
-                Err(cause) if cause.kind() != ErrorKind::NotFound => {
-                    return Err(create_error(&file, cause));
-                }
-                _ => {}
+            if let Err(cause) = std::fs::remove_file(&file)
+                && cause.kind() != ErrorKind::NotFound
+            {
+                return Err(create_error(&file, cause));
             }
         }
         Ok(dir.clone())

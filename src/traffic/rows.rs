@@ -158,12 +158,9 @@ impl Recorder {
 
     /// Completes the file. Returns its path, the error if it is incomplete, and a warning about lost spans. Blocks.
     pub(super) fn finish(mut self) -> (PathBuf, Result<(), Error>, Option<String>) {
-        while self
-            .outputs
-            .logs
-            .as_ref()
-            .is_some_and(EngineLogs::has_waiting)
-        {
+        let has_waiting =
+            |logs: &Option<EngineLogs>| logs.as_ref().is_some_and(EngineLogs::has_waiting);
+        while has_waiting(&self.outputs.logs) {
             let next = self.clock.now().plus_nanos(EngineLogs::READ_PERIOD_NANOS);
             self.clock.sleep_until(next);
             self.write_joined();

@@ -17,6 +17,16 @@ pub(super) fn refused(line: &str) -> String {
     args(line).plan().unwrap_err().to_string()
 }
 
+#[tokio::test]
+async fn a_run_that_cannot_begin_leaves_no_task_behind() {
+    let args = args("--base-url http://127.0.0.1:1");
+    let run = run_with_progress(&args, Clock::system(), Arc::default(), Stop::default());
+    run.await.unwrap_err();
+    tokio::task::yield_now().await;
+    let runtime = tokio::runtime::Handle::current();
+    assert_eq!(runtime.metrics().num_alive_tasks(), 0);
+}
+
 #[test]
 fn a_schedule_has_a_row_for_each_request() {
     let root = tempfile::tempdir().unwrap();

@@ -175,7 +175,7 @@ fn event_loop_reason(evidence: &Evidence) -> String {
 }
 
 /// The limits above which a send, or the event loop, is late; in seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Bounds {
     /// Late enough to show in the figures.
     pub slight: f64,
@@ -255,12 +255,6 @@ pub struct Evidence {
     pub loop_very_late: f64,
     /// Above which delays it is late.
     pub bounds: Bounds,
-}
-
-impl Default for Bounds {
-    fn default() -> Bounds {
-        Bounds::of(None)
-    }
 }
 
 impl Bounds {

@@ -165,8 +165,8 @@ fn a_result_that_nobody_can_keep_is_a_failure_unless_nobody_wants_it() {
     }
 }
 
-#[test]
-fn a_secret_may_come_by_a_pipe_as_it_is_read_once() {
+#[tokio::test]
+async fn a_secret_may_come_by_a_pipe_which_is_waited_for() {
     let folder = Arc::new(tempfile::tempdir().unwrap());
     let secret = folder.path().join("secret");
     mkfifo(&secret, Mode::S_IRWXU).unwrap();
@@ -174,8 +174,16 @@ fn a_secret_may_come_by_a_pipe_as_it_is_read_once() {
         "--upstream 127.0.0.1:1 --admin-token-file {}",
         secret.display()
     );
-    std::thread::spawn(move || std::fs::write(secret, "of sixteen letters"));
-    Process::in_folder(folder, &flags(&line));
+    let pipe = secret.clone();
+    std::thread::spawn(move || std::fs::write(pipe, "of sixteen letters"));
+    let mut process = Process::in_folder(folder, &flags(&line));
+    let told = process.begun.join("\n");
+    assert_says(&told, "is a pipe: it is read once somebody writes to it");
+    // At a reload nobody writes to it: the proxy goes on, and hears that it is to end.
+    process.signal(Signal::SIGHUP);
+    process.says("is a pipe");
+    process.signal(Signal::SIGTERM);
+    assert!(process.exit().await.success());
 }
 
 /// Help and messages list the policies by hand.

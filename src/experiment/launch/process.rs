@@ -2,7 +2,7 @@
 //! ends the whole group when the process ends or when we do, even if we are killed. The error of one that ended or was not ready in time has
 //! its command, the end of its log, and the likely cause.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::AsFd as _;
@@ -10,12 +10,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
-use nix::sys::prctl::set_child_subreaper;
+use nix::sys::prctl::{set_child_subreaper, set_pdeathsig};
 use nix::sys::signal::{Signal, killpg, raise};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use tokio::process::{Child, Command};
@@ -63,8 +64,6 @@ struct Keeper {
 
 /// How long a process may take to end after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the keeper looks whether a group is gone.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Process {
     /// Makes a process that is not started yet.
@@ -330,20 +329,15 @@ pub const KEEPER: &str = "end-with-parent";
 pub fn keep(command: &[OsString]) -> ExitCode {
     // So that orphaned grandchildren can be waited for here.
     let _ = set_child_subreaper(true);
-    let (program, args) = command.split_first().unzip();
-    let program = program.cloned().unwrap_or_default();
     let started = io::stderr().as_fd().try_clone_to_owned().and_then(|log| {
-        let mut command = std::process::Command::new(&program);
-        command.args(args.unwrap_or_default()).process_group(0);
-        command.stdin(Stdio::null()).stdout(log).spawn()
+        let mut kept = std::process::Command::new("/proc/self/exe");
+        kept.args([KEEPER, "--kept", "--"]).args(command);
+        let kept = kept.process_group(0).stdin(Stdio::null());
+        kept.stdout(log).spawn()
     });
     let mut child = match started {
         Ok(child) => child,
-        Err(error) => {
-            let program = program.display();
-            terminal::print_error(&format!("cannot execute {program}: {error}\n"));
-            return ExitCode::from(127);
-        }
+        Err(error) => return cannot_execute(KEEPER.as_ref(), &error),
     };
     // The system's process ids fit.
     let group = Pid::from_raw(child.id().cast_signed());
@@ -366,17 +360,32 @@ pub fn keep(command: &[OsString]) -> ExitCode {
     let status = child.wait().unwrap_or_default();
     let _ = killpg(group, Signal::SIGKILL);
     let of_group = Pid::from_raw(-group.as_raw());
-    for _ in 0..STOP_TIMEOUT.as_millis() / POLL_INTERVAL.as_millis() {
-        match waitpid(of_group, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) => std::thread::sleep(POLL_INTERVAL),
-            Ok(_) => {}
-            Err(_) => break,
-        }
-    }
+    let (waits, gone) = channel::<()>();
+    std::thread::spawn(move || {
+        while waitpid(of_group, None).is_ok() {}
+        drop(waits);
+    });
+    // What hangs in the kernel is left.
+    let _ = gone.recv_timeout(STOP_TIMEOUT);
     if let Some(signal) = status.signal() {
         let _ = Signal::try_from(signal).and_then(raise);
     }
     ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1))
+}
+
+/// Becomes a command. The system kills it with its keeper, should that be killed, too.
+pub fn be_kept(command: &[OsString]) -> ExitCode {
+    let _ = set_pdeathsig(Signal::SIGKILL);
+    let (program, args) = command.split_first().unzip();
+    let program = program.cloned().unwrap_or_default();
+    let mut command = std::process::Command::new(&program);
+    cannot_execute(&program, &command.args(args.unwrap_or_default()).exec())
+}
+
+fn cannot_execute(program: &OsStr, error: &io::Error) -> ExitCode {
+    let program = program.display();
+    terminal::print_error(&format!("cannot execute {program}: {error}\n"));
+    ExitCode::from(127)
 }
 
 #[cfg(test)]

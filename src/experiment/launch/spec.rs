@@ -169,13 +169,10 @@ impl DeploymentSpec {
         if let Some(key) = OWN_KEYS.iter().find(|key| self.proxy.contains_key(**key)) {
             bail!("proxy.{key}: the experiment sets it; leave it out");
         }
-        if !self.has_proxy() {
-            ensure!(
-                self.proxy.is_empty(),
-                "[proxy] has no effect: no proxy is started; take front = true, hops = true or router = \"builtin\""
-            );
-            return Ok(());
-        }
+        ensure!(
+            self.has_proxy() || self.proxy.is_empty(),
+            "[proxy] has no effect: no proxy is started; take front = true, hops = true or router = \"builtin\""
+        );
         let upstream = "http://server.invalid:1".to_owned();
         let hops = if self.hops { self.servers.len() } else { 0 };
         let hops = vec![(ANY, upstream.clone()); hops];

@@ -38,7 +38,7 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
         is_routed || is_external != keys.servers.is_empty(),
         "engine = \"external\" and servers go together; servers are URLs, such as [\"http://127.0.0.1:30000\"]"
     );
-    if let Err(url) = settings::distinct(keys.servers.iter().map(|url| url.as_str().into())) {
+    if let Some(url) = settings::given_twice(keys.servers.iter().map(|url| url.as_str().into())) {
         bail!("servers: {url} is given twice; leave it out, or give the address of another server");
     }
     check_pairs(settings)?;

@@ -1,6 +1,6 @@
 //! The settings of a run: the experiment's own keys and the generator's flags, read by clap as one command line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::LazyLock;
 
 use clap::builder::StyledStr;
@@ -168,20 +168,11 @@ fn parser_flags(key: &Arg, value: &Value) -> Vec<String> {
     }
 }
 
-/// Collects the values of a key.
-///
-/// # Errors
 /// Returns the first value whose text, or number, is that of one before.
-pub fn distinct(values: impl Iterator<Item = Value>) -> Result<Vec<Value>, Value> {
+pub fn given_twice(mut values: impl Iterator<Item = Value>) -> Option<Value> {
     let text = |of: &Value| of.as_float().map_or(flag_text(of), |of| of.to_string());
-    let mut all: Vec<Value> = Vec::new();
-    for value in values {
-        if all.iter().any(|of| text(of) == text(&value)) {
-            return Err(value);
-        }
-        all.push(value);
-    }
-    Ok(all)
+    let mut earlier = HashSet::new();
+    values.find(|value| !earlier.insert(text(value)))
 }
 
 impl Settings {
@@ -267,6 +258,7 @@ pub fn flags(key: &str, value: &Value) -> Vec<String> {
     match value {
         Value::Boolean(true) => vec![flag],
         Value::Boolean(false) => Vec::new(),
+        Value::Array(all) if all.len() == 1 && all[0].is_str() => flags(key, &all[0]),
         Value::Array(all) => std::iter::once(flag)
             .chain(all.iter().map(flag_text))
             .collect(),

@@ -97,19 +97,20 @@ impl ExperimentRunner {
     /// # Errors
     /// Its folder cannot be written.
     pub(super) async fn run(&self, settings: &Settings, run: &mut RunResult) -> anyhow::Result<()> {
-        match self.execute(settings, run).await {
-            Ok(state) => run.file.state = state,
-            Err(error) => {
-                run.file.error = Some(format!("{error:#}"));
-                run.file.state = match self.stop.is_stopped() {
-                    true => RunState::Stopped,
-                    false => RunState::Failed,
-                };
-            }
-        }
+        let executed = self.execute(settings, run).await;
+        run.file.state = executed.unwrap_or_else(|error| self.fail(&error, run));
         let sha = &run.metrics()["config"]["workload_sha256"];
         run.file.workload_sha256 = sha.as_str().map(str::to_owned);
         run.write()
+    }
+
+    /// Puts an error into a run's result. One that comes after a stop is taken for its consequence.
+    fn fail(&self, error: &anyhow::Error, run: &mut RunResult) -> RunState {
+        run.file.error = Some(format!("{error:#}"));
+        match self.stop.is_stopped() {
+            true => RunState::Stopped,
+            false => RunState::Failed,
+        }
     }
 
     async fn execute(&self, settings: &Settings, run: &mut RunResult) -> anyhow::Result<RunState> {
@@ -129,7 +130,9 @@ impl ExperimentRunner {
         file.kept_cache = !deployment.kept_caches.is_empty();
         file.notes.extend_from_slice(&deployment.kept_caches);
         run.write()?;
-        let state = self.load(settings, &spec, &deployment, run).await;
+        let loaded = self.load(settings, &spec, &deployment, run).await;
+        // Now, as a stop may still come while the processes end.
+        let state = loaded.unwrap_or_else(|error| self.fail(&error, run));
         tokio::select! {
             () = deployment.stop() => {}
             // At a second signal: dropping the deployment kills its processes.
@@ -141,7 +144,7 @@ impl ExperimentRunner {
             });
             run.file.notes.extend(note);
         }
-        state
+        Ok(state)
     }
 
     /// Sends the load, while metrics are scraped and faults are injected.
@@ -176,10 +179,11 @@ impl ExperimentRunner {
         match sent {
             Ok(finished) => self.conclude(settings, finished, run),
             Err(error) => {
+                let state = self.fail(&error, run);
                 stop.abort();
                 // So that the rows and figures so far are written.
                 let _ = traffic.await;
-                Err(error)
+                Ok(state)
             }
         }
     }
@@ -231,9 +235,8 @@ impl ExperimentRunner {
         let file = &mut run.file;
         match finished.failure {
             Some(failure) if failure.code > SIGNALLED => {
-                // That it was stopped is among the warnings. Another message says what more is wrong, such as that the disk is full.
-                let message = Some(failure.message);
-                file.error = message.filter(|message| !finished.warnings.contains(message));
+                // That it was stopped is among the warnings.
+                file.error = finished.problem;
                 if let Some(error) = &file.error {
                     self.notify(&format!("  failed: {error}"));
                 }

@@ -9,6 +9,7 @@ use percent_encoding::percent_decode_str;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::disk;
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
 use crate::request::Row;
@@ -171,7 +172,7 @@ impl Otlp {
             return Ok(headers);
         };
         let error = |problem| invalid("headers_file", problem);
-        let text = std::fs::read_to_string(path).map_err(|cause| {
+        let text = disk::read_text(path).map_err(|cause| {
             error(format!(
                 "{cause}; give a file with lines like \"name: value\""
             ))

@@ -164,7 +164,7 @@ fn add(lag: &mut Lag, due: i64, [late, slot_nanos, connect_nanos]: [i64; 3]) {
 }
 
 fn evidence_of(lag: &Lag) -> Evidence {
-    Evidence::measured(lag, &Histogram::default(), Bounds::default(), false)
+    Evidence::measured(lag, &Histogram::default(), Bounds::of(None), false)
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_blocked_loop_is_late_for_as_long_as_it_is_blocked() {
     // Nine seconds in time, one blocked.
     (0..900).for_each(|_| record_tick(&mut delays, 100_000));
     record_tick(&mut delays, 990_000_000);
-    let evidence = Evidence::measured(&Lag::default(), &delays, Bounds::default(), false);
+    let evidence = Evidence::measured(&Lag::default(), &delays, Bounds::of(None), false);
     // Of a thousand ticks: those more than 10 ms late, and more than 50 ms.
     let near = |share: f64, wanted: f64| (share - wanted).abs() < 0.0025;
     assert!(near(evidence.loop_late, 0.098), "{evidence:?}");

@@ -321,6 +321,13 @@ fn what_is_wrong_is_one_line_and_status_2() {
     let plan = Planned::new("request_rates = 5");
     let told = plan.run("node", &[]);
     told.assert_refused("error: plan.toml: request_rates: no such key; request_rate is one\n");
+    let told = plan.run("node", &["--seed", "6", "--set", "seed=7"]);
+    told.assert_refused("error: seed: is given twice; give it once");
+    std::fs::write(plan.folder.path().join("plan.toml"), [0xff]).unwrap();
+    let told = plan.run("node", &[]);
+    told.assert_refused(
+        "error: plan.toml: stream did not contain valid UTF-8; give the path of a plan",
+    );
     for [line, words] in table(WRONG) {
         let told = run(queuescope(&flags(line)));
         told.assert_refused(words);

@@ -299,6 +299,32 @@ fn ctrl_c_stops_nothing_when_the_last_run_is_done() {
 }
 
 #[test]
+fn a_run_that_failed_before_ctrl_c_is_no_stopped_one() {
+    let plan = Planned::new(&format!(
+        "env.QUEUESCOPE = '{PROGRAM}'\nmodel_path = 'm'\npython = './python'\nnum_gpus = 2\nrequest_rate = 1\nnum_prompts = 500"
+    ));
+    // One server fails; the other says that it is to end, and waits until it may.
+    let script = "\"$QUEUESCOPE\" sim $3 $4 $5 $6 --decode-step-ms 4 &\n\
+        mkdir slow || { until [ -e fail ]; do sleep 0.1; done; exit 3; }\n\
+        trap 'echo ending; until [ -e go ]; do sleep 0.1; done' TERM\nwait";
+    let folder = plan.folder.path();
+    executable(&folder.join("python"), script);
+    let process = plan.begin("routing", &["--engine", "sglang"]);
+    plan.until_loaded("01-run");
+    std::fs::write(folder.join("fail"), "").unwrap();
+    let logs =
+        ["server-1", "server-2"].map(|name| plan.path(&format!("runs/01-run/logs/{name}.log")));
+    let is_ending = |log| std::fs::read_to_string(log).is_ok_and(|log| log.contains("\nending\n"));
+    until("the end of the run", || logs.iter().any(is_ending));
+    let pid = Pid::from_raw(process.id().try_into().unwrap());
+    kill(pid, Signal::SIGINT).unwrap();
+    std::fs::write(folder.join("go"), "").unwrap();
+    assert_eq!(process.wait_with_output().unwrap().status.code(), Some(1));
+    assert_eq!(plan.states(), [RunState::Failed]);
+    plan.assert_nothing_is_left();
+}
+
+#[test]
 fn a_stopped_run_says_that_the_disk_was_full() {
     let plan = Planned::new("request_rate = 50\nnum_prompts = 200");
     // Files of 16,384 bytes.

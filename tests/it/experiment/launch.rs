@@ -16,7 +16,9 @@ use queuescope::experiment::launch::{
 use queuescope::report::files::FaultRow;
 use queuescope::request::ColumnId;
 
-use super::{assert_nothing_is_left, hosts, left, routed, running, send, spec, started, words};
+use super::{
+    assert_nothing_is_left, hosts, left, routed, running, send, spec, started, until, words,
+};
 use crate::support::assert_says;
 use crate::support::generator::sim;
 use crate::support::process::{PROGRAM, queuescope};
@@ -97,6 +99,30 @@ fn a_keeper_ends_as_what_it_keeps_when_nothing_of_its_group_is_left() {
         let other = format!("/proc/{}", said.trim());
         assert!(!Path::new(&other).exists(), "{end}: {other}");
     }
+}
+
+#[test]
+fn what_is_kept_ends_with_a_keeper_that_is_killed() {
+    let mut keeper = queuescope(&[
+        "end-with-parent",
+        "--",
+        "sh",
+        "-c",
+        "echo $$; exec sleep 1000",
+    ]);
+    keeper.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut keeper = keeper.spawn().unwrap();
+    let mut said = String::new();
+    let mut log = BufReader::new(keeper.stderr.take().unwrap());
+    log.read_line(&mut said).unwrap();
+    keeper.kill().unwrap();
+    keeper.wait().unwrap();
+    let status = format!("/proc/{}/status", said.trim());
+    // Nobody may have waited for it yet.
+    let has_ended = |status: String| status.contains("\nState:\tZ");
+    until("its end", || {
+        std::fs::read_to_string(&status).map_or(true, has_ended)
+    });
 }
 
 #[tokio::test]

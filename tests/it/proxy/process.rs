@@ -264,7 +264,8 @@ fn completions_and_man_pages_come_of_the_same_definitions() {
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
     assert!(new.join("queuescope-proxy.1").is_file());
     let absent = run(queuescope(&["man", "/dev/null/man1"]));
-    let why = "error: /dev/null/man1: Not a directory (os error 20)\n";
+    let why = "error: DIR /dev/null/man1: cannot be written: Not a directory (os error 20); name a folder that can be made or \
+               written\n";
     assert_eq!((absent.code, absent.err.as_str()), (Some(1), why));
 }
 

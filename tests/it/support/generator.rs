@@ -25,7 +25,7 @@ pub async fn drive(plan: RunPlan) -> Result<Run, Error> {
         plan,
         Clock::system(),
         Arc::new(LiveProgress::default()),
-        Stop::new(),
+        Stop::default(),
     );
     let run = tokio::time::timeout(PATIENCE, run).await;
     run.expect("the run ended")

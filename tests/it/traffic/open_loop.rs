@@ -49,7 +49,7 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
     let more = ["--num-prompts", "6", "--max-concurrency", "1"];
     let live = Arc::new(LiveProgress::default());
     let plan = plan(server.addr, &more);
-    let run = traffic::drive(plan, Clock::system(), live.clone(), Stop::new());
+    let run = traffic::drive(plan, Clock::system(), live.clone(), Stop::default());
     let (run, ()) = tokio::join!(run, async {
         until("all are due", || live.counts().due == 6).await;
         all_due.open();
@@ -68,7 +68,7 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
 /// A run that is told to stop once so many requests arrived; then the gate is opened.
 async fn stopped(server: &Upstream, line: &str, arrived: usize, gate: &Gate) -> Run {
     let plan = plan(server.addr, &flags(line));
-    let stop = Stop::new();
+    let stop = Stop::default();
     let run = traffic::drive(plan, Clock::system(), Arc::default(), stop.clone());
     let run = tokio::spawn(run);
     until("they arrived", || server.seen().len() == arrived).await;
