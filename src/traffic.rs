@@ -153,10 +153,11 @@ pub async fn run_with_progress(
     };
     let announcement = plan.announcement();
     print_line(&format!("{announcement}; rows go to {}", dir.display()));
+    let logs = args.engine_logs.as_deref().map(EngineLogs::begin);
     let outputs = Outputs {
         file: Some(RowFile::new(&dir, &facts, args.time_base)?),
         spans,
-        logs: args.engine_logs.as_deref().map(EngineLogs::begin),
+        logs: logs.transpose()?,
     };
     let delays = verdict::event_loop_delays(clock.clone(), live.clone());
     let drain = args.drain_timeout_s;

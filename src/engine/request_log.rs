@@ -9,18 +9,36 @@ use std::fs::{DirEntry, File};
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
 
 use crate::request::scan::{Progress, Scanner, Sink};
 use crate::request::{EngineReport, Field, LOG_LINE, MetaInfo, Scalar, TimingSource};
 
+/// Reads a folder in a thread of its own, so that a disk that does not answer holds up nothing else. The thread ends when this is
+/// dropped, and is not waited for.
+#[derive(Debug)]
+pub struct LogReader {
+    /// Has the folder read once more.
+    request: Sender<()>,
+    readings: Receiver<Reading>,
+    /// Whether one has been requested that has not come yet.
+    is_reading: bool,
+    /// Whether there may be lines from before the last poll that have not been returned.
+    pub is_behind: bool,
+}
+
+/// The reports of new lines, and whether lines were left unread.
+type Reading = (Vec<EngineReport>, bool);
+
 /// A folder with logs, and how far they were read.
 #[derive(Debug)]
-pub struct LogFolder {
+struct LogFolder {
     path: PathBuf,
     /// The logs of the last listing, by inode; `None` before the first.
     logs: Option<HashMap<u64, Followed>>,
     /// Whether the last poll left lines unread.
-    pub is_behind: bool,
+    is_behind: bool,
     is_missing_logged: bool,
 }
 
@@ -46,24 +64,82 @@ const PREFIX: &[u8] = b"sglang-request-metrics-";
 const SUFFIX: &[u8] = b".log";
 /// The number of bytes of a file from which on the rest of it is read the next time.
 const MAX_READ_BYTES: u64 = 16 << 20;
+/// How long a disk may take for one poll before the caller goes on.
+const POLL_TIMEOUT: Duration = Duration::from_millis(20);
+/// The same for the first, which finds the ends of the logs.
+const START_TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of bytes of a line that are held at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-impl LogFolder {
+impl LogReader {
     /// Skips the lines that the folder holds. It need not exist yet.
-    pub fn from_now(path: PathBuf) -> LogFolder {
-        let mut folder = LogFolder {
+    ///
+    /// # Errors
+    /// The system provides no thread.
+    pub fn from_now(path: PathBuf) -> io::Result<LogReader> {
+        let shown = path.display().to_string();
+        let mut reader = LogReader::start(LogFolder {
             path,
             logs: None,
             is_behind: false,
             is_missing_logged: false,
-        };
-        folder.poll();
-        folder
+        })?;
+        reader.read_within(START_TIMEOUT);
+        if reader.is_reading {
+            log::warn!("engine logs: {shown}: the disk does not answer; nothing waits for it");
+        }
+        Ok(reader)
     }
 
-    /// Reads the lines written since the last call. Returns each line's report.
+    fn start(mut folder: LogFolder) -> io::Result<LogReader> {
+        let (request, requested) = mpsc::channel();
+        let (sender, readings) = mpsc::channel();
+        let run = move || {
+            for () in requested {
+                let reports = folder.poll();
+                // Fails when the reader was dropped meanwhile: no further request follows.
+                let _ = sender.send((reports, folder.is_behind));
+            }
+        };
+        let thread = std::thread::Builder::new().name("engine-logs".to_owned());
+        thread.spawn(run)?;
+        Ok(LogReader {
+            request,
+            readings,
+            is_reading: false,
+            is_behind: false,
+        })
+    }
+
+    /// Reads the lines written since the last call. Returns each line's report, or leaves it to the next call if the disk is slow.
     pub fn poll(&mut self) -> Vec<EngineReport> {
+        self.read_within(POLL_TIMEOUT)
+    }
+
+    fn read_within(&mut self, timeout: Duration) -> Vec<EngineReport> {
+        let was_reading = std::mem::replace(&mut self.is_reading, true);
+        if !was_reading {
+            // Fails if the thread has failed, and then so does what follows.
+            let _ = self.request.send(());
+        }
+        match self.readings.recv_timeout(timeout) {
+            Ok((reports, is_behind)) => {
+                self.is_reading = false;
+                // It may have begun before the latest lines were written.
+                self.is_behind = is_behind || was_reading;
+                reports
+            }
+            Err(error) => {
+                self.is_behind = error == RecvTimeoutError::Timeout;
+                Vec::new()
+            }
+        }
+    }
+}
+
+impl LogFolder {
+    /// Reads the lines written since the last call. Returns each line's report.
+    fn poll(&mut self) -> Vec<EngineReport> {
         self.is_behind = false;
         let mut reports = Vec::new();
         let listed = match entries(&self.path) {
