@@ -32,7 +32,7 @@ pub struct LogReader {
 type Reading = (Vec<EngineReport>, bool);
 
 /// A folder with logs, and how far they were read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LogFolder {
     path: PathBuf,
     /// The logs of the last listing, by inode; `None` before the first.
@@ -77,16 +77,13 @@ impl LogReader {
     /// # Errors
     /// The system provides no thread.
     pub fn from_now(path: PathBuf) -> io::Result<LogReader> {
-        let shown = path.display().to_string();
         let mut reader = LogReader::start(LogFolder {
             path,
-            logs: None,
-            is_behind: false,
-            is_missing_logged: false,
+            ..LogFolder::default()
         })?;
         reader.read_within(START_TIMEOUT);
         if reader.is_reading {
-            log::warn!("engine logs: {shown}: the disk does not answer; nothing waits for it");
+            log::warn!("engine logs: their disk does not answer; nothing waits for it");
         }
         Ok(reader)
     }

@@ -48,9 +48,7 @@ impl Logs {
         let root = tempfile::tempdir().unwrap();
         let folder = LogFolder {
             path: root.path().join("logs"),
-            logs: None,
-            is_behind: false,
-            is_missing_logged: false,
+            ..LogFolder::default()
         };
         Logs { root, folder }
     }
