@@ -153,11 +153,10 @@ pub async fn run_with_progress(
     };
     let announcement = plan.announcement();
     print_line(&format!("{announcement}; rows go to {}", dir.display()));
-    let logs = args.engine_logs.as_deref().map(EngineLogs::begin);
     let outputs = Outputs {
         file: Some(RowFile::new(&dir, &facts, args.time_base)?),
         spans,
-        logs: logs.transpose()?,
+        logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
     let delays = verdict::event_loop_delays(clock.clone(), live.clone());
     let drain = args.drain_timeout_s;

@@ -22,9 +22,9 @@ pub struct LogReader {
     /// Has the folder read once more.
     request: Sender<()>,
     readings: Receiver<Reading>,
-    /// Whether one has been requested that has not come yet.
-    is_reading: bool,
-    /// Whether there may be lines from before the last poll that have not been returned.
+    /// Whether one has been requested that has not come yet: the next poll may lack what was written since then.
+    pub is_reading: bool,
+    /// Whether the last poll left lines unread, or the disk did not answer it.
     pub is_behind: bool,
 }
 
@@ -37,8 +37,6 @@ struct LogFolder {
     path: PathBuf,
     /// The logs of the last listing, by inode; `None` before the first.
     logs: Option<HashMap<u64, Followed>>,
-    /// Whether the last poll left lines unread.
-    is_behind: bool,
     is_missing_logged: bool,
 }
 
@@ -73,39 +71,37 @@ const BUFFER_BYTES: usize = 64 * 1024;
 
 impl LogReader {
     /// Skips the lines that the folder holds. It need not exist yet.
-    ///
-    /// # Errors
-    /// The system provides no thread.
-    pub fn from_now(path: PathBuf) -> io::Result<LogReader> {
+    pub fn from_now(path: PathBuf) -> LogReader {
         let mut reader = LogReader::start(LogFolder {
             path,
             ..LogFolder::default()
-        })?;
+        });
         reader.read_within(START_TIMEOUT);
-        if reader.is_reading {
+        if reader.is_behind {
             log::warn!("engine logs: their disk does not answer; nothing waits for it");
         }
-        Ok(reader)
+        reader
     }
 
-    fn start(mut folder: LogFolder) -> io::Result<LogReader> {
+    fn start(mut folder: LogFolder) -> LogReader {
         let (request, requested) = mpsc::channel();
         let (sender, readings) = mpsc::channel();
         let run = move || {
             for () in requested {
-                let reports = folder.poll();
                 // Fails when the reader was dropped meanwhile: no further request follows.
-                let _ = sender.send((reports, folder.is_behind));
+                let _ = sender.send(folder.poll());
             }
         };
         let thread = std::thread::Builder::new().name("engine-logs".to_owned());
-        thread.spawn(run)?;
-        Ok(LogReader {
+        if let Err(error) = thread.spawn(run) {
+            log::warn!("engine logs: {error}; they are not read");
+        }
+        LogReader {
             request,
             readings,
             is_reading: false,
             is_behind: false,
-        })
+        }
     }
 
     /// Reads the lines written since the last call. Returns each line's report, or leaves it to the next call if the disk is slow.
@@ -114,16 +110,14 @@ impl LogReader {
     }
 
     fn read_within(&mut self, timeout: Duration) -> Vec<EngineReport> {
-        let was_reading = std::mem::replace(&mut self.is_reading, true);
-        if !was_reading {
+        if !std::mem::replace(&mut self.is_reading, true) {
             // Fails if the thread has failed, and then so does what follows.
             let _ = self.request.send(());
         }
         match self.readings.recv_timeout(timeout) {
             Ok((reports, is_behind)) => {
                 self.is_reading = false;
-                // It may have begun before the latest lines were written.
-                self.is_behind = is_behind || was_reading;
+                self.is_behind = is_behind;
                 reports
             }
             Err(error) => {
@@ -135,10 +129,9 @@ impl LogReader {
 }
 
 impl LogFolder {
-    /// Reads the lines written since the last call. Returns each line's report.
-    fn poll(&mut self) -> Vec<EngineReport> {
-        self.is_behind = false;
-        let mut reports = Vec::new();
+    /// Reads the lines written since the last call.
+    fn poll(&mut self) -> Reading {
+        let (mut reports, mut is_behind) = (Vec::new(), false);
         let listed = match entries(&self.path) {
             Ok(listed) => listed,
             Err(error) => {
@@ -149,7 +142,7 @@ impl LogFolder {
                 // A folder that does not exist has no logs.
                 match error.kind() {
                     io::ErrorKind::NotFound => Vec::new(),
-                    _ => return reports,
+                    _ => return (reports, is_behind),
                 }
             }
         };
@@ -169,13 +162,13 @@ impl LogFolder {
             });
             if index < MAX_FILES {
                 match log.read(&entry.path(), &mut reports) {
-                    Ok(is_whole) => self.is_behind |= !is_whole,
+                    Ok(is_whole) => is_behind |= !is_whole,
                     // It vanished meanwhile, or may not be read. It is tried again.
                     Err(error) => log::debug!("engine logs: {:?}: {error}", entry.path()),
                 }
             }
         }
-        reports
+        (reports, is_behind)
     }
 }
 

@@ -318,17 +318,13 @@ impl EngineLogs {
     const READ_PERIOD_NANOS: i64 = NANOS / 5;
 
     /// Begins with the lines that are written from now on: earlier ones are not of this run.
-    ///
-    /// # Errors
-    /// The system provides no thread to read them.
-    pub(super) fn begin(folder: &Path) -> Result<EngineLogs, Error> {
-        let folder = LogReader::from_now(folder.to_owned());
-        Ok(EngineLogs {
-            folder: folder.map_err(|cause| Error::failed(format!("--engine-logs: {cause}")))?,
+    pub(super) fn begin(folder: &Path) -> EngineLogs {
+        EngineLogs {
+            folder: LogReader::from_now(folder.to_owned()),
             table: JoinTable::new(MAX_WAITING),
             last_read: Stamp::EPOCH,
             ready: Vec::new(),
-        })
+        }
     }
 
     /// Takes the rows of a request that ended `now`. They wait for its line, unless there can be none or nothing is missing.

@@ -65,7 +65,7 @@ impl Logs {
 
     /// Returns the ids of the new lines.
     fn ids(&mut self) -> Vec<String> {
-        let reports = self.folder.poll().into_iter();
+        let reports = self.folder.poll().0.into_iter();
         let mut ids: Vec<String> = reports.filter_map(|report| report.rid).collect();
         ids.sort();
         ids
@@ -78,7 +78,7 @@ fn a_folder_created_after_the_start_is_read_from_its_beginning_and_reports_what_
     assert_eq!(logs.ids(), [""; 0]);
     fs::create_dir(&logs.folder.path).unwrap();
     logs.append(HOUR, &line("a", 0));
-    let all = logs.folder.poll();
+    let (all, _) = logs.folder.poll();
     let at = |micros: i64| Some(Stamp::from_nanos(1_795_170_105 * NANOS + micros * 1000));
     let expected = EngineReport {
         rid: Some("a".into()),
@@ -251,7 +251,7 @@ fn a_request_that_waits_gets_its_line_while_the_process_runs_and_at_its_end() {
             logs.append(HOUR, &("x".repeat(MAX_READ_BYTES as usize) + "\n"));
         }
         logs.append(HOUR, &line("a", 0));
-        let reader = LogReader::start(logs.folder).unwrap();
+        let reader = LogReader::start(logs.folder);
         assert_eq!(joined(reader, next_read, end), 1, "{next_read:?}");
     }
 }
