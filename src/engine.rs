@@ -27,7 +27,7 @@ use self::forward::Forward;
 use self::join::{EndedRequest, JoinTable, is_cancelled};
 use self::otlp::EngineSpan;
 use self::receiver::{LIMITS, Receiver};
-use self::request_log::LogFolder;
+use self::request_log::LogReader;
 
 mod bounded_multimap;
 pub mod forward;
@@ -122,7 +122,7 @@ struct Joiner {
     /// The requests that wait, and reports.
     table: JoinTable,
     /// The servers' request logs, if they are read.
-    logs: Option<LogFolder>,
+    logs: Option<LogReader>,
     /// When the logs are to be read again.
     next_read: Stamp,
     /// After [`Message::Last`]: when the thread ends even if requests still wait.
@@ -167,7 +167,7 @@ impl Engine {
         let (queue, inbox) = Queue::new(capacity + MAX_QUEUED_SPANS);
         let queue = Arc::new(queue);
         // Finds the ends of the logs now: the thread may begin later.
-        let logs = keys.logs.path.clone().map(LogFolder::from_now);
+        let logs = keys.logs.path.clone().map(LogReader::from_now);
         // Shown from the start.
         let of_traces = socket.is_some().then_some(TimingSource::Trace);
         let of_logs = logs.is_some().then_some(TimingSource::Log);
@@ -301,11 +301,17 @@ impl Joiner {
         while let Ok((message, _)) = self.inbox.try_recv() {
             self.handle(message, self.clock.now());
         }
-        self.read_logs(self.clock.now());
-        // Limited, as a log may grow as fast as it is read.
+        let mut is_stale = self.logs.as_ref().is_some_and(|logs| logs.is_reading);
+        // Limited, as a log may grow as fast as it is read, or its disk not answer.
         let until = self.clock.now().plus_nanos(LAST_WAIT_NANOS);
-        while self.logs.as_ref().is_some_and(|logs| logs.is_behind) && self.clock.now() < until {
+        loop {
             self.read_logs(self.clock.now());
+            let is_behind = self.logs.as_ref().is_some_and(|logs| logs.is_behind);
+            // A reading that had begun before does not count as the last one.
+            let goes_on = is_behind || std::mem::take(&mut is_stale);
+            if !goes_on || self.clock.now() >= until {
+                break;
+            }
         }
         self.record_ready(Stamp::MAX);
     }

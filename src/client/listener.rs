@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
@@ -99,17 +100,39 @@ impl ListenSocket {
     }
 }
 
-/// Logs that an accept failed, and waits if the next one would fail too. `listener` is a prefix.
-pub async fn accept_failed(listener: &str, error: &io::Error) {
+/// Accepts the next connection, and takes those that have ended out of `connections`. `name` is the listener's, a prefix in the log.
+pub async fn accept(
+    socket: &TcpListener,
+    connections: &mut JoinSet<()>,
+    name: &str,
+) -> (TcpStream, SocketAddr) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = socket.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        while connections.try_join_next().is_some() {}
+        match accepted {
+            Ok(accepted) => return accepted,
+            Err(error) => accept_failed(connections, name, &error).await,
+        }
+    }
+}
+
+/// Logs that an accept failed, and waits if the next one would fail too.
+async fn accept_failed(connections: &mut JoinSet<()>, name: &str, error: &io::Error) {
     let hint = hint(error);
-    log::warn!("{listener}cannot accept a connection: {error}{hint}");
+    log::warn!("{name}cannot accept a connection: {error}{hint}");
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     // Those are of one connection. Others are mostly of file descriptors: connections that end free some.
     if !matches!(
         error.kind(),
         ConnectionAborted | ConnectionReset | Interrupted
     ) {
-        tokio::time::sleep(ACCEPT_PAUSE).await;
+        tokio::select! {
+            () = tokio::time::sleep(ACCEPT_PAUSE) => {}
+            Some(_) = connections.join_next() => {}
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::iter::repeat_n;
 
 use crate::clock::{NANOS, Stamp};
 
@@ -90,18 +91,11 @@ impl<K: Hash + Eq, V> BoundedMultimap<K, V> {
         let mut until = Some(now);
         if is_full {
             let entries = self.entries.values();
-            let mut all: Vec<_> = entries
-                .map(|of_key| (expiry(of_key), of_key.len()))
-                .collect();
-            all.sort_unstable();
-            let mut excess = self.len - (self.capacity - self.capacity / FREED_PART);
-            for (expiry, count) in all {
-                if excess == 0 {
-                    break;
-                }
-                excess = excess.saturating_sub(count);
-                until = until.max(expiry);
-            }
+            let of_values = entries.flat_map(|of_key| repeat_n(expiry(of_key), of_key.len()));
+            let mut of_values: Vec<Option<Stamp>> = of_values.collect();
+            let excess = self.len - (self.capacity - self.capacity / FREED_PART);
+            let (_, last_freed, _) = of_values.select_nth_unstable(excess - 1);
+            until = until.max(*last_freed);
         }
         let evicted = self.entries.extract_if(|_, of_key| expiry(of_key) <= until);
         let evicted: Vec<V> = evicted

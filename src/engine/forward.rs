@@ -5,7 +5,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,8 +25,6 @@ pub struct Forward {
     capacity: u32,
     /// Limits the messages being sent.
     slots: Semaphore,
-    /// Messages that wait or are being sent.
-    pending: AtomicUsize,
     closing: CancellationToken,
     deliveries: Arc<Deliveries>,
 }
@@ -55,7 +52,6 @@ impl Forward {
             room: Arc::new(Semaphore::new(capacity as usize)),
             capacity,
             slots: Semaphore::new(MAX_CONCURRENT),
-            pending: AtomicUsize::new(0),
             closing: CancellationToken::new(),
             deliveries: Deliveries::new("engine traces", settings.target(), sent, lost),
         })
@@ -69,7 +65,6 @@ impl Forward {
             let message = "too much waits for it";
             return self.deliveries.lost(Dropped::QueueFull, message, 1);
         };
-        self.pending.fetch_add(1, Ordering::Relaxed);
         let forward = self.clone();
         tokio::spawn(async move {
             forward.send(message).await;
@@ -78,18 +73,17 @@ impl Forward {
     }
 
     /// Sends the waiting messages, within a time limit.
-    pub async fn finish(&self) {
+    pub async fn finish(self: &Arc<Forward>) {
         self.closing.cancel();
         let all = self.room.acquire_many(self.capacity);
         drop(tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await);
-        let left = self.pending.load(Ordering::Relaxed);
-        self.deliveries.end(left);
+        // Each message that waits or is being sent has a task, which holds a reference; the caller holds one more.
+        self.deliveries.end(Arc::strong_count(self) - 1);
     }
 
     async fn send(&self, message: Bytes) {
         let _slot = self.slots.acquire().await;
         let sent = self.collector.send(message).await;
-        self.pending.fetch_sub(1, Ordering::Relaxed);
         let Err(error) = sent else {
             return self.deliveries.sent(1, false);
         };

@@ -24,6 +24,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::client::listener::accept;
 use crate::telemetry::otlp::exporter::GRPC_PATH;
 use crate::telemetry::otlp::settings::{HTTP_PATH, Protocol};
 use crate::telemetry::prometheus::{Batch, Metrics};
@@ -165,21 +166,10 @@ async fn serve(
     let ending = CancellationToken::new();
     let full_logged = Once::new();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            Some(_) = connections.join_next() => continue,
+        let (stream, _) = tokio::select! {
+            accepted = accept(&listener, &mut connections, "engine traces: ") => accepted,
             _ = &mut stopped => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                log::warn!("engine traces: a connection cannot be accepted: {error}");
-                // Mostly too many open files, which lasts: do not spin.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        while connections.try_join_next().is_some() {}
         if connections.len() < limits.connections {
             connections.spawn(connection(stream, reader.clone(), limits, ending.clone()));
             continue;

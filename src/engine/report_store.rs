@@ -82,8 +82,11 @@ impl ReportStore {
         }
     }
 
-    /// Adds a span.
+    /// Adds a span. A sender whose batch is not answered in time sends it again: its spans count once.
     pub fn add(&mut self, span: EngineSpan, now: Stamp) {
+        if self.spans(span.trace).any(|(_, known)| *known == span) {
+            return;
+        }
         let keys = match &span.kind {
             SpanKind::Root(root) => [
                 root.rid.as_deref().map(|rid| Key::Id(rid.into())),
@@ -146,10 +149,8 @@ impl ReportStore {
             let roots = self
                 .spans(trace)
                 .filter(|(_, span)| span.root().is_some_and(&is_wanted));
-            // A batch of spans may be sent twice.
-            let roots: BTreeSet<u64> = roots.map(|(_, root)| root.id).collect();
-            let roots = roots.into_iter().take(MAX_REQUESTS_OF_TRACE);
-            found.extend(roots.map(|id| self.assemble(trace, id)));
+            let roots = roots.take(MAX_REQUESTS_OF_TRACE);
+            found.extend(roots.map(|(_, root)| self.assemble(trace, root.id)));
         }
         found
     }

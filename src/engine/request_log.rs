@@ -9,18 +9,34 @@ use std::fs::{DirEntry, File};
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
 
 use crate::request::scan::{Progress, Scanner, Sink};
 use crate::request::{EngineReport, Field, LOG_LINE, MetaInfo, Scalar, TimingSource};
 
-/// A folder with logs, and how far they were read.
+/// Reads a folder in a thread of its own, so that a disk that does not answer holds up nothing else. The thread ends when this is
+/// dropped, and is not waited for.
 #[derive(Debug)]
-pub struct LogFolder {
+pub struct LogReader {
+    /// Has the folder read once more.
+    request: Sender<()>,
+    readings: Receiver<Reading>,
+    /// Whether one has been requested that has not come yet: the next poll may lack what was written since then.
+    pub is_reading: bool,
+    /// Whether the last poll left lines unread, or the disk did not answer it.
+    pub is_behind: bool,
+}
+
+/// The reports of new lines, and whether lines were left unread.
+type Reading = (Vec<EngineReport>, bool);
+
+/// A folder with logs, and how far they were read.
+#[derive(Debug, Default)]
+struct LogFolder {
     path: PathBuf,
     /// The logs of the last listing, by inode; `None` before the first.
     logs: Option<HashMap<u64, Followed>>,
-    /// Whether the last poll left lines unread.
-    pub is_behind: bool,
     is_missing_logged: bool,
 }
 
@@ -46,26 +62,76 @@ const PREFIX: &[u8] = b"sglang-request-metrics-";
 const SUFFIX: &[u8] = b".log";
 /// The number of bytes of a file from which on the rest of it is read the next time.
 const MAX_READ_BYTES: u64 = 16 << 20;
+/// How long a disk may take for one poll before the caller goes on.
+const POLL_TIMEOUT: Duration = Duration::from_millis(20);
+/// The same for the first, which finds the ends of the logs.
+const START_TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of bytes of a line that are held at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-impl LogFolder {
+impl LogReader {
     /// Skips the lines that the folder holds. It need not exist yet.
-    pub fn from_now(path: PathBuf) -> LogFolder {
-        let mut folder = LogFolder {
+    pub fn from_now(path: PathBuf) -> LogReader {
+        let mut reader = LogReader::start(LogFolder {
             path,
-            logs: None,
-            is_behind: false,
-            is_missing_logged: false,
-        };
-        folder.poll();
-        folder
+            ..LogFolder::default()
+        });
+        reader.read_within(START_TIMEOUT);
+        if reader.is_behind {
+            log::warn!("engine logs: their disk does not answer; nothing waits for it");
+        }
+        reader
     }
 
-    /// Reads the lines written since the last call. Returns each line's report.
+    fn start(mut folder: LogFolder) -> LogReader {
+        let (request, requested) = mpsc::channel();
+        let (sender, readings) = mpsc::channel();
+        let run = move || {
+            for () in requested {
+                // Fails when the reader was dropped meanwhile: no further request follows.
+                let _ = sender.send(folder.poll());
+            }
+        };
+        let thread = std::thread::Builder::new().name("engine-logs".to_owned());
+        if let Err(error) = thread.spawn(run) {
+            log::warn!("engine logs: {error}; they are not read");
+        }
+        LogReader {
+            request,
+            readings,
+            is_reading: false,
+            is_behind: false,
+        }
+    }
+
+    /// Reads the lines written since the last call. Returns each line's report, or leaves it to the next call if the disk is slow.
     pub fn poll(&mut self) -> Vec<EngineReport> {
-        self.is_behind = false;
-        let mut reports = Vec::new();
+        self.read_within(POLL_TIMEOUT)
+    }
+
+    fn read_within(&mut self, timeout: Duration) -> Vec<EngineReport> {
+        if !std::mem::replace(&mut self.is_reading, true) {
+            // Fails if the thread has failed, and then so does what follows.
+            let _ = self.request.send(());
+        }
+        match self.readings.recv_timeout(timeout) {
+            Ok((reports, is_behind)) => {
+                self.is_reading = false;
+                self.is_behind = is_behind;
+                reports
+            }
+            Err(error) => {
+                self.is_behind = error == RecvTimeoutError::Timeout;
+                Vec::new()
+            }
+        }
+    }
+}
+
+impl LogFolder {
+    /// Reads the lines written since the last call.
+    fn poll(&mut self) -> Reading {
+        let (mut reports, mut is_behind) = (Vec::new(), false);
         let listed = match entries(&self.path) {
             Ok(listed) => listed,
             Err(error) => {
@@ -76,7 +142,7 @@ impl LogFolder {
                 // A folder that does not exist has no logs.
                 match error.kind() {
                     io::ErrorKind::NotFound => Vec::new(),
-                    _ => return reports,
+                    _ => return (reports, is_behind),
                 }
             }
         };
@@ -96,13 +162,13 @@ impl LogFolder {
             });
             if index < MAX_FILES {
                 match log.read(&entry.path(), &mut reports) {
-                    Ok(is_whole) => self.is_behind |= !is_whole,
+                    Ok(is_whole) => is_behind |= !is_whole,
                     // It vanished meanwhile, or may not be read. It is tried again.
                     Err(error) => log::debug!("engine logs: {:?}: {error}", entry.path()),
                 }
             }
         }
-        reports
+        (reports, is_behind)
     }
 }
 

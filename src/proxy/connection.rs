@@ -15,7 +15,7 @@ use crate::client::exchange::Exchange;
 use crate::client::http1::{self, Head};
 use crate::client::http2;
 use crate::client::limits::{Limits, Refusal};
-use crate::client::listener::{ListenSocket, Phase, Tls, accept_failed};
+use crate::client::listener::{self, ListenSocket, Phase, Tls};
 use crate::client::socket::Socket;
 
 use super::request;
@@ -39,14 +39,10 @@ pub async fn accept(service: Arc<Service>, socket: ListenSocket) {
     };
     loop {
         let accepted = tokio::select! {
-            accepted = socket.socket.accept() => accepted,
-            Some(_) = connections.join_next() => continue,
+            accepted = listener::accept(&socket.socket, &mut connections, "") => accepted,
             () = service.stopped.cancelled() => break,
         };
-        match accepted {
-            Ok(accepted) => drop(connections.spawn(served(accepted))),
-            Err(error) => accept_failed("", &error).await,
-        }
+        connections.spawn(served(accepted));
     }
     for accepted in socket.backlog() {
         connections.spawn(served(accepted));

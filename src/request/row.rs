@@ -149,6 +149,11 @@ impl Row {
         self.index == 0
     }
 
+    /// The name of the hop that it came through, else of the server: what metrics and the live page call its worker.
+    pub fn worker_or_host(&self) -> Option<&str> {
+        self.worker.as_deref().or(self.host.as_deref())
+    }
+
     /// Returns the id of its request.
     pub fn request_id(&self) -> &str {
         let id = self.req_id.as_deref().unwrap_or_default();

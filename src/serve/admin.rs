@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::client::listener::{Phase, accept_failed};
+use crate::client::listener::{Phase, accept};
 use crate::clock::NANOS;
 use crate::fault::{Fault, Faults};
 use crate::secret::Secret;
@@ -54,22 +54,16 @@ pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Arc<Listeners>)
     let mut connections = VecDeque::new();
     let mut phase = listeners.shared.phase.subscribe();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let (stream, _) = tokio::select! {
+            accepted = accept(&listener, &mut tasks, "admin: ") => accepted,
             _ = phase.wait_for(|phase| *phase == Phase::HandedOver) => break,
         };
-        while tasks.try_join_next().is_some() {}
-        match accepted {
-            Ok((stream, _)) => {
-                connections.retain(|task: &AbortHandle| !task.is_finished());
-                // The oldest is closed, so that silent connections do not keep out health checks.
-                if connections.len() >= MAX_CONNECTIONS {
-                    connections.pop_front().iter().for_each(AbortHandle::abort);
-                }
-                connections.push_back(tasks.spawn(serve_connection(stream, listeners.clone())));
-            }
-            Err(error) => accept_failed("admin: ", &error).await,
+        connections.retain(|task: &AbortHandle| !task.is_finished());
+        // The oldest is closed, so that silent connections do not keep out health checks.
+        if connections.len() >= MAX_CONNECTIONS {
+            connections.pop_front().iter().for_each(AbortHandle::abort);
         }
+        connections.push_back(tasks.spawn(serve_connection(stream, listeners.clone())));
     }
     // The successor accepts now. Open connections may send one more request each.
     drop(listener);

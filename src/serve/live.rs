@@ -126,13 +126,12 @@ fn bar(ended: &RecentRequest) -> Option<Value> {
     let begin = |moment| timeline.on_own_clock(moment);
     // At a hop the request arrives from the router.
     let arrival = begin(Moment::Arrival).or_else(|| begin(Moment::RouterSend));
-    let worker = row.worker.as_ref().or(row.host.as_ref());
     Some(json!({
         "number": ended.number,
         "req_id": row.request_id(),
         "endpoint": row.endpoint().path(),
         "model": row.model,
-        "worker": worker,
+        "worker": row.worker_or_host(),
         "prefill_host": row.prefill_host,
         "outcome": row.outcome().name(),
         "error": row.error.as_deref().unwrap_or_default(),

@@ -193,10 +193,12 @@ impl Body {
 
     /// Returns the room of a sequence, its own: one for several would be one KV cache for all. Host and port may be the same for all.
     fn bootstrap(&self, index: usize) -> Option<Bootstrap> {
+        let room = self.bootstrap_room.as_ref()?;
+        let is_own = index == 0 || matches!(room, OneOrMany::Many(_));
         Some(Bootstrap {
             host: self.bootstrap_host.as_ref()?.get(index)?.clone(),
             port: (*self.bootstrap_port.as_ref()?.get(index)?)?,
-            room: *self.bootstrap_room.as_ref()?.get_own(index)?,
+            room: *room.get(index).filter(|_| is_own)?,
         })
     }
 
@@ -265,12 +267,6 @@ impl<T> OneOrMany<T> {
             OneOrMany::One(one) => Some(one),
             OneOrMany::Many(many) => many.get(index),
         }
-    }
-
-    /// The same; one value is that of the first alone.
-    fn get_own(&self, index: usize) -> Option<&T> {
-        self.get(index)
-            .filter(|_| index == 0 || matches!(self, OneOrMany::Many(_)))
     }
 }
 

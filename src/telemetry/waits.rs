@@ -68,8 +68,7 @@ impl WaitLog {
     pub fn record(&self, rows: &[Row], ended: Stamp, now: Stamp, metrics: &Metrics) {
         for row in rows {
             let cell = |column| (COLUMNS[column as usize].get)(row);
-            let worker = row.worker.as_ref().or(row.host.as_ref());
-            let worker = worker.map_or("", String::as_str);
+            let worker = row.worker_or_host().unwrap_or_default();
             if row.is_first_of_request() {
                 let on_the_way = Wait::before_server(&cell);
                 on_the_way
@@ -160,7 +159,7 @@ impl WaitLog {
 /// The name of the worker at which a row's sequence was, and its wait in the queue there.
 fn wait(row: &Row) -> Option<(&str, Stay)> {
     let wait = Wait::in_server_queue(&|column| (COLUMNS[column as usize].get)(row))?;
-    Some((row.worker.as_ref().or(row.host.as_ref())?, wait.stay?))
+    Some((row.worker_or_host()?, wait.stay?))
 }
 
 impl Log {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::engine::join::{EndedRequest, JoinTable, Joined};
-use crate::engine::request_log::LogFolder;
+use crate::engine::request_log::LogReader;
 use crate::error::Error;
 use crate::offset::OffsetTable;
 use crate::report::files::{BEGUN, PARTIAL, ROWS};
@@ -78,7 +78,7 @@ pub struct Spans {
 /// The logs of a folder since the beginning of a run, and the requests that wait for their lines.
 #[derive(Debug)]
 pub(super) struct EngineLogs {
-    folder: LogFolder,
+    folder: LogReader,
     table: JoinTable,
     last_read: Stamp,
     /// Requests that do not wait, or no longer.
@@ -317,9 +317,9 @@ impl EngineLogs {
     /// Begins with the lines that are written from now on: earlier ones are not of this run.
     pub(super) fn begin(folder: &Path) -> EngineLogs {
         EngineLogs {
-            folder: LogFolder::from_now(folder.to_owned()),
+            folder: LogReader::from_now(folder.to_owned()),
             table: JoinTable::new(MAX_WAITING),
-            last_read: Stamp::from_nanos(0),
+            last_read: Stamp::EPOCH,
             ready: Vec::new(),
         }
     }

@@ -39,9 +39,10 @@ pub struct FollowUp {
 }
 
 /// Short common words, each of which is one token for most tokenizers.
-const WORDS: &str = include_str!("workload/words.txt");
-
-static WORD_LIST: LazyLock<Vec<&str>> = LazyLock::new(|| WORDS.split_ascii_whitespace().collect());
+static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let words = include_str!("workload/words.txt");
+    words.split_ascii_whitespace().collect()
+});
 
 /// The first random stream of the parts that prompts share: the words of a group, or of a trace's block.
 const PART_STREAMS: u64 = 1 << 62;
@@ -289,7 +290,7 @@ fn append_words(text: &mut String, count: u64, rng: &mut ChaCha8Rng) {
         if !text.is_empty() && !text.ends_with('\n') {
             text.push(' ');
         }
-        text.push_str(WORD_LIST[rng.random_range(0..WORD_LIST.len())]);
+        text.push_str(WORDS[rng.random_range(0..WORDS.len())]);
     }
 }
 

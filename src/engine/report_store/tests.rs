@@ -120,10 +120,15 @@ fn requests_of_a_trace_with_too_many_are_found_by_their_ids_only() {
 fn spans_that_are_sent_twice_are_one_request() {
     let mut store = ReportStore::new(100);
     for _ in 0..2 {
+        let mut prefill = span(7, 3, 2, SpanKind::Stage(Stage::Prefill));
+        prefill.retractions = 1;
+        store.add(prefill, at(0));
         store.add(span(7, 2, 1, scheduler()), at(0));
         store.add(span(7, 1, 0, root_of(5)), at(0));
     }
-    assert_eq!(store.by_rid("5").len(), 1);
+    let found = store.by_rid("5");
+    assert_eq!((found.len(), store.items.len), (1, 4));
+    assert_eq!(found[0].report.num_retractions, Some(1));
 }
 
 #[test]

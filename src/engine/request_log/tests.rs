@@ -48,9 +48,7 @@ impl Logs {
         let root = tempfile::tempdir().unwrap();
         let folder = LogFolder {
             path: root.path().join("logs"),
-            logs: None,
-            is_behind: false,
-            is_missing_logged: false,
+            ..LogFolder::default()
         };
         Logs { root, folder }
     }
@@ -67,7 +65,7 @@ impl Logs {
 
     /// Returns the ids of the new lines.
     fn ids(&mut self) -> Vec<String> {
-        let reports = self.folder.poll().into_iter();
+        let reports = self.folder.poll().0.into_iter();
         let mut ids: Vec<String> = reports.filter_map(|report| report.rid).collect();
         ids.sort();
         ids
@@ -80,7 +78,7 @@ fn a_folder_created_after_the_start_is_read_from_its_beginning_and_reports_what_
     assert_eq!(logs.ids(), [""; 0]);
     fs::create_dir(&logs.folder.path).unwrap();
     logs.append(HOUR, &line("a", 0));
-    let all = logs.folder.poll();
+    let (all, _) = logs.folder.poll();
     let at = |micros: i64| Some(Stamp::from_nanos(1_795_170_105 * NANOS + micros * 1000));
     let expected = EngineReport {
         rid: Some("a".into()),
@@ -204,10 +202,45 @@ fn a_listing_that_fails_changes_nothing() {
     assert_eq!(logs.ids(), ["b"]);
 }
 
-#[test]
-fn a_request_that_waits_gets_its_line_while_the_process_runs_and_at_its_end() {
+/// Joins one request, whose deadline and next reading are given, until the end. Returns how many lines were joined.
+fn joined(logs: LogReader, next_read: Stamp, end: Stamp) -> u64 {
     let clock = Clock::system();
     let now = clock.now();
+    let row = Row {
+        engine_id: Some("a".into()),
+        outcome: Some(Outcome::Ok),
+        ..Row::new(Side::Front, Endpoint::Chat, "q".into())
+    };
+    let mut table = JoinTable::new(1);
+    let waiting = EndedRequest {
+        rows: vec![row],
+        expected_source: TimingSource::Log,
+        at: now,
+        deadline: now.plus_seconds(60.0),
+    };
+    table.add_request(waiting).unwrap();
+    let metrics = Metrics::new().unwrap();
+    let joiner = Joiner {
+        inbox: Queue::new(1).1,
+        output: JoinOutput {
+            telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true, clock.clone())),
+            clocks: Arc::default(),
+            roles: Arc::default(),
+        },
+        clock,
+        table,
+        logs: Some(logs),
+        next_read,
+        end: Some(end),
+    };
+    joiner.run();
+    assert_eq!(metrics.engine_waiting.with(&[]).get(), 0);
+    metrics.engine_joins.with(&["log", "joined"]).get()
+}
+
+#[test]
+fn a_request_that_waits_gets_its_line_while_the_process_runs_and_at_its_end() {
+    let now = Clock::system().now();
     let later = now.plus_seconds(60.0);
     // The last requests have waited long enough when the end has come.
     for (next_read, end) in [(now, later), (later, now)] {
@@ -218,35 +251,21 @@ fn a_request_that_waits_gets_its_line_while_the_process_runs_and_at_its_end() {
             logs.append(HOUR, &("x".repeat(MAX_READ_BYTES as usize) + "\n"));
         }
         logs.append(HOUR, &line("a", 0));
-        let row = Row {
-            engine_id: Some("a".into()),
-            outcome: Some(Outcome::Ok),
-            ..Row::new(Side::Front, Endpoint::Chat, "q".into())
-        };
-        let mut table = JoinTable::new(1);
-        let waiting = EndedRequest {
-            rows: vec![row],
-            expected_source: TimingSource::Log,
-            at: now,
-            deadline: later,
-        };
-        table.add_request(waiting).unwrap();
-        let metrics = Metrics::new().unwrap();
-        let joiner = Joiner {
-            inbox: Queue::new(1).1,
-            output: JoinOutput {
-                telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true, clock.clone())),
-                clocks: Arc::default(),
-                roles: Arc::default(),
-            },
-            clock: clock.clone(),
-            table,
-            logs: Some(logs.folder),
-            next_read,
-            end: Some(end),
-        };
-        joiner.run();
-        let joined = metrics.engine_joins.with(&["log", "joined"]).get();
-        assert_eq!(joined, 1, "{next_read:?}");
+        let reader = LogReader::start(logs.folder);
+        assert_eq!(joined(reader, next_read, end), 1, "{next_read:?}");
     }
+}
+
+#[test]
+fn a_disk_that_never_answers_holds_up_neither_rows_nor_the_end() {
+    let (request, _requested) = mpsc::channel();
+    let (_sender, readings) = mpsc::channel();
+    let reader = LogReader {
+        request,
+        readings,
+        is_reading: false,
+        is_behind: false,
+    };
+    let now = Clock::system().now();
+    assert_eq!(joined(reader, now, now.plus_nanos(NANOS / 10)), 0);
 }

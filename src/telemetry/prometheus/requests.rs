@@ -125,7 +125,7 @@ impl<'a> Labels<'a> {
         Labels {
             endpoint,
             outcome,
-            worker: row.worker.as_deref().unwrap_or(host),
+            worker: row.worker_or_host().unwrap_or_default(),
             gen_ai: [
                 row.endpoint().operation(),
                 "sglang",
