@@ -185,7 +185,7 @@ fn assert_told(bytes: impl AsRef<[u8]>, expected: &str) {
 }
 
 #[test]
-fn a_gzip_file_is_read_and_a_truncated_one_is_refused() {
+fn a_gzip_file_is_read_up_to_where_it_is_cut_off() {
     let folder = tempfile::tempdir().unwrap();
     let packed = packed(&of_run(2000));
     let named = |name: &str, bytes: &[u8]| write(folder.path(), name, bytes);
@@ -198,9 +198,34 @@ fn a_gzip_file_is_read_and_a_truncated_one_is_refused() {
         let run = read(named(name, bytes));
         assert_eq!((run.table.len(), run.notes.len()), (rows, 0), "{name}");
     }
-    for bytes in [40, packed.len() / 2, packed.len() - 1] {
-        let cut = load(&[named("cut.csv.gz", &packed[..bytes])]).unwrap_err();
-        assert_says(&cut.to_string(), "cut.csv.gz: ");
+    // A cut within the checksum at the end, and in the middle; the rows are those that were written.
+    for (bytes, rows) in [
+        (packed.len() - 1, 2000..2001),
+        (packed.len() / 2, 500..1500),
+    ] {
+        let run = read(named("cut.csv.gz", &packed[..bytes]));
+        let found = run.table.len();
+        assert!(rows.contains(&found), "{found} rows of {bytes} bytes");
+        assert_eq!(
+            arrivals(&run),
+            arrivals(&Run::of_rows(&records(found as i64)))
+        );
+        let told = format!(
+            "cut.csv.gz is cut off: whatever followed line {} is missing",
+            found + 1
+        );
+        assert_says(&run.notes[0], &told);
+    }
+    // One that was put together of several is read to the cut in the last.
+    let twice = [&self::packed(&of_run(3))[..], &self::packed(b"a,b\n")[..9]].concat();
+    assert_eq!(read(named("twice.csv.gz", &twice)).table.len(), 3);
+    // What is not as it was written is refused, and so is what has no row before the cut.
+    let mut wrong = packed.clone();
+    let checksum = wrong.len() - 8;
+    wrong[checksum] ^= 1;
+    for bytes in [&packed[..2], &packed[..40], &wrong] {
+        let refused = load(&[named("cut.csv.gz", bytes)]).unwrap_err();
+        assert_says(&refused.to_string(), "cut.csv.gz: ");
     }
 }
 
