@@ -103,11 +103,12 @@ pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
         // A folder without rows still has a description of its run; a file without rows has nothing.
         let file = run.files.iter().find(|file| given.contains(file));
         if let Some(file) = file.filter(|_| run.table.is_empty()) {
-            let message = format!(
-                "nothing to report on: it must hold a row a request below the names of its columns ({})",
-                run.notes.join("; ")
-            );
-            return Err(Error::read(file, message));
+            let message =
+                "nothing to report on: it must hold a row a request below the names of its columns";
+            let why = [message]
+                .into_iter()
+                .chain(run.notes.iter().map(String::as_str));
+            return Err(Error::read(file, why.collect::<Vec<_>>().join("; ")));
         }
         runs.push(run);
     }

@@ -245,6 +245,11 @@ fn a_file_without_rows_is_refused() {
     ] {
         assert_told(bytes, expected);
     }
+    let none = load(&[write(folder.path(), "heads.csv", of_run(0))]).unwrap_err();
+    assert!(
+        none.to_string().ends_with("below the names of its columns"),
+        "{none}"
+    );
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     for (name, expected) in [
