@@ -278,7 +278,8 @@ fn a_folder_that_lacks_a_file_says_so_and_is_not_taken_for_cut_short() {
     assert_eq!(run.notes, [""; 0]);
     // Without its summary there is nobody's judgement of it.
     std::fs::remove_file(dir.join(SUMMARY)).unwrap();
-    let unjudged = "summary.json is missing: there is no verdict";
+    let unjudged =
+        "summary.json is missing: there is no verdict on it, and figures are of the whole run";
     assert_says(&read(dir.clone()).notes[0], unjudged);
     // Rows that `--join` put together are no generator's.
     std::fs::rename(dir.join(RUN), folder.path().join(RUN)).unwrap();
@@ -293,6 +294,26 @@ fn a_folder_that_lacks_a_file_says_so_and_is_not_taken_for_cut_short() {
     // A run that failed before its first request has neither.
     std::fs::remove_file(dir.join(SUMMARY)).unwrap();
     assert_says(&read(dir).notes[0], "unfinished: 0 requests had ended");
+}
+
+/// A run that was killed has the window that was asked for.
+#[test]
+fn a_killed_run_keeps_its_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    write(&dir, PARTIAL, of_run(100));
+    for (first, last, left) in [("2", "1.5", 65), ("0", "0", 100), ("20", "0", 100)] {
+        let edges = json!({ "leave_out_first": first, "leave_out_last": last });
+        write(&dir, BEGUN, json!({ "config": edges }).to_string());
+        let run = read(dir.clone());
+        assert_eq!(run.counted().count(), left, "{:?}", run.window());
+        assert_eq!(Summary::of_run(&run).all.counts.requests, left as u64);
+        let is_told = run
+            .notes
+            .iter()
+            .any(|note| note.contains("none would be left"));
+        assert_eq!(is_told, first == "20", "{:?}", run.notes);
+    }
 }
 
 #[test]
