@@ -190,6 +190,7 @@ const REFUSED: &str = "\
 --set rate=2 --set request_rate=3 | --set request_rate: is changed by --set rate already: give one of the two
 --set rate=2 --set num_gpus=2 --set rate=3 | --set rate: is changed by --set rate already: give one of the two, several values as rate=A,B
 --set num-gpus=2 --set num_gpus=3 | --set num_gpus: is changed by --set num_gpus already
+--set rate=1,2,1.0 | --set rate = 1.0: is given twice: once is enough, as a prediction is the same each time
 --set routing_policy=cache_aware | which prompts share a beginning
 --goodput client_stall:3 | `client_stall` is no latency that is predicted: use one of ttft, e2el, tpot,
 --goodput foo:3 | `foo` is no latency that is predicted: use one of ttft, e2el, tpot,
