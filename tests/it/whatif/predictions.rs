@@ -114,7 +114,7 @@ fn an_error_of_a_load_names_its_file() {
     // As is the load for which nothing is found.
     let flags = ["--find", "servers", "--goodput", "ttft:0.001"];
     let (_, nothing) = run(&[&[&*load, &file("shared")][..], &flags].concat()).unwrap();
-    let none = "slots16-rate12.csv.gz: run: no number of servers";
+    let none = "slots16-rate12.csv.gz: no number of servers";
     assert_says(&nothing.unwrap(), none);
 }
 
@@ -302,7 +302,7 @@ fn a_prediction_far_from_what_was_measured_has_a_note() {
 fn nothing_is_found_for_a_reason() {
     let load = file("slots16");
     let servers = ["--find", "servers", "--goodput", "ttft:0.001"];
-    let none = "random-512-128-slots16-rate12.csv.gz: run: no number of servers up to 1024 keeps ttft:0.001 in 95.0 % of the requests";
+    let none = "random-512-128-slots16-rate12.csv.gz: no number of servers up to 1024 keeps ttft:0.001 in 95.0 % of the requests";
     let (shown, failed) = run(&[&[load.as_str(), "--json"][..], &servers].concat()).unwrap();
     assert_eq!(failed.as_deref(), Some(none));
     let shown: Value = serde_json::from_str(&shown).unwrap();
