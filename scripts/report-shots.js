@@ -27,6 +27,10 @@ async function shoot(browser, file, folder, [name, width, colorScheme]) {
   if (made) wrong.push(`has ${made} elements that text of rows has made`);
   const json = file.replace(/\.html$/, ".json");
   if (fs.existsSync(json)) wrong.push(...await page.evaluate(apart, JSON.parse(fs.readFileSync(json)).runs));
+  // A bar of which an end is beyond the axis is not drawn.
+  const beyond = await page.evaluate(() => picturesIn(document).filter(({ made }) => made.getOption().series.some((series, seriesIndex) =>
+    (series.markLine?.data ?? []).flat().some(({ coord }) => !made.containPixel({ gridIndex: 0 }, made.convertToPixel({ seriesIndex }, coord))))).map(of => of.title));
+  if (beyond.length) wrong.push(`lacks error bars: ${beyond.join(", ")}`);
   await page.evaluate(() => { if (RUNS.length) choose(RUNS[0]); picturesIn(document).forEach(draw); });
   // Its row has a bar of 3 pixels on the left.
   const bare = await page.evaluate(() => [...document.querySelectorAll("tr.chosen th")].some(of => parseFloat(getComputedStyle(of).paddingLeft) < 4));

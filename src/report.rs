@@ -112,6 +112,7 @@ impl RunReport<'_> {
         let file = self.run.file.as_ref();
         let warnings = self.run.warnings().map(str::to_owned);
         let warnings = warnings.chain(self.summary.warnings());
+        let notes = self.run.notes.iter().cloned().chain(self.fault_note());
         json!({
             "run": self.run.name,
             "dir": self.run.dir,
@@ -121,7 +122,7 @@ impl RunReport<'_> {
             "repeat": file.map(|file| file.repeat),
             "router": file.and_then(|file| file.router.as_ref()),
             "workload_sha256": file.and_then(|file| file.workload_sha256.as_ref()),
-            "notes": self.run.notes,
+            "notes": notes.collect::<Value>(),
             "warnings": warnings.collect::<Value>(),
             "findings": self.findings,
             "faults": self.episodes,

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::capitalized;
 use super::load::{FailureKind, Summary};
-use super::phases::{Episode, episodes};
+use super::phases::{Episode, episodes, lines};
 use super::reader::Run;
 use super::why::{WaitReport, dominant_group};
 use crate::request::{ColumnId, Outcome, PartSpent, Period, StageSet};
@@ -248,6 +248,19 @@ impl<'a> RunReport<'a> {
         };
         add_findings(&mut report);
         report
+    }
+
+    /// What faults did to requests, as lines of text.
+    pub fn fault_lines(&self) -> Vec<String> {
+        let note = self.fault_note().map(|note| format!("  {note}"));
+        lines(&self.episodes).into_iter().chain(note).collect()
+    }
+
+    /// That faults are not of the window, if the other figures are.
+    pub fn fault_note(&self) -> Option<String> {
+        let is_apart = !self.episodes.is_empty() && self.summary.of_window().is_some();
+        let note = "requests before, during and after faults are those of the whole run, not only of its window";
+        is_apart.then(|| note.to_owned())
     }
 
     /// Returns how long a stage took (`0.61 s of 0.89 s on average (69 %)`); `None` if that is under `share` of the time, or the stage

@@ -146,14 +146,15 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
         return Ok(Value::Null);
     };
     let runs = || shards.iter().map(|shard| &shard.run);
-    let end = |shard: &Shard| Some(shard.run.duration()? + seconds(shard.began - began));
-    let duration = shards.iter().filter_map(end).fold(0.0, f64::max);
+    // Of a shard with a window, the summary has the window's duration.
+    let end = |shard: &Shard| RunFacts::of(&shard.run).ended.plus_nanos(shard.began);
+    let ended = shards.iter().map(end).max();
     let mut config = first.config();
     config.insert("shard".to_owned(), Value::Null);
     let started = Stamp::from_nanos(began);
     let facts = RunFacts {
         started,
-        ended: started.plus_seconds(duration),
+        ended: ended.unwrap_or(started),
         // Each shard offers a part of the load.
         offered_rate: runs()
             .map(|run| run.summary_as::<f64>("/offered_rate"))

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub(super) mod tests;
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::clock::seconds;
 use crate::disk;
@@ -25,7 +25,7 @@ use crate::request::csv::Base;
 use crate::table::Table;
 use crate::table::parquet::Source;
 use crate::table::rows::{self, ReadStats, SKIPPED_COLUMNS};
-use crate::table::window::Window;
+use crate::table::window::{Window, arrived};
 
 /// The runs that were read.
 #[derive(Clone, Debug, Default)]
@@ -214,6 +214,10 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
     let is_judged = !is_partial && (file.is_some() || is_file(&SCHEDULE));
     let missing = match rows {
         None if is_summarized => Some((ROWS, "there are no figures of it")),
+        Some(_) if is_judged && summary.is_null() => Some((
+            SUMMARY,
+            "there is no verdict on it, and figures are of the whole run, whatever window it had",
+        )),
         Some(_) if is_judged && !is_summarized => Some((SUMMARY, "there is no verdict on it")),
         _ => None,
     };
@@ -336,6 +340,7 @@ impl Run {
                 let is_epoch = read.origin.is_some_and(|zero| zero.base == Base::Epoch);
                 self.epoch = read.began.filter(|_| is_epoch);
                 self.add_notes(&read);
+                self.choose_window();
             }
             Err(error) if is_lenient => {
                 self.is_partial = true;
@@ -344,6 +349,20 @@ impl Run {
             Err(error) => return Err(error),
         }
         Ok(self)
+    }
+
+    /// Chooses the window that its settings ask for, if it was killed before its summary had one.
+    fn choose_window(&mut self) {
+        let edge = |name| self.summary_as::<String>(name)?.parse::<f64>().ok();
+        let edges = ["/config/leave_out_first", "/config/leave_out_last"];
+        let [first, last] = edges.map(|name| edge(name).unwrap_or(0.0));
+        if self.window().is_none() && first + last > 0.0 {
+            let ended = (0..self.table.len()).filter_map(|row| self.table.ended(row));
+            let run_s = seconds(ended.max().unwrap_or(0));
+            let window = Window::choose(&arrived(&self.table), run_s, first, last);
+            self.notes.extend(window.warning());
+            self.summary["window"] = json!(window);
+        }
     }
 
     /// Adds notes on what its rows lack.

@@ -13,7 +13,6 @@ use super::files::{Grade, plain};
 use super::findings::{Finding, RunReport};
 use super::grid::Grid;
 use super::load::{Figure, Group, RunFacts, Summary};
-use super::phases;
 use crate::units::duration;
 
 /// A part of a report.
@@ -77,7 +76,7 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
                     heading(run, true),
                     Block::Findings(found),
                     Block::Sentences(more.into_iter().collect()),
-                    Block::Figures(phases::lines(&run.episodes)),
+                    Block::Figures(run.fault_lines()),
                 ];
                 let shown = |block| text(block, run.run.mark(), None);
                 blocks.extend(parts.iter().filter_map(shown));
@@ -111,7 +110,7 @@ fn of_run(run: &RunReport<'_>) -> Vec<Block> {
     blocks.extend(run.summary.blocks(|host| named(run, host)));
     blocks.extend(run.why.tables().into_iter().map(Block::Table));
     blocks.push(Block::Findings(run.findings.clone()));
-    blocks.push(Block::Figures(phases::lines(&run.episodes)));
+    blocks.push(Block::Figures(run.fault_lines()));
     blocks
 }
 

@@ -29,6 +29,8 @@ pub struct ReadStats {
     pub broken: u64,
     /// The first of those: file, line (from 1) and message.
     pub examples: Vec<String>,
+    /// The compressed files that were cut off, with the line before the cut.
+    pub cut: Vec<String>,
     /// Columns that this version does not know.
     pub unknown_columns: Vec<String>,
     /// The origin of the table's times.
@@ -72,7 +74,7 @@ impl ReadStats {
     /// Returns which rows are left out and why, `None` if none are.
     pub fn left_out(&self) -> Option<String> {
         let is_all = self.broken == self.examples.len() as u64;
-        (self.broken > 0).then(|| {
+        let broken = (self.broken > 0).then(|| {
             format!(
                 "{} of {} rows cannot be read and are left out: {}{}",
                 self.broken,
@@ -80,7 +82,9 @@ impl ReadStats {
                 self.examples.join("; "),
                 if is_all { "" } else { ", …" }
             )
-        })
+        });
+        let all: Vec<String> = self.cut.iter().cloned().chain(broken).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 }
 
@@ -199,16 +203,27 @@ fn read_file(
     })?;
     let threads = available_parallelism().map_or(1, usize::from).min(8);
     let name = path.file_name().unwrap_or_default().display();
-    let (mut has_times, mut next_line) = (false, 2);
+    let (mut has_times, mut is_cut, mut next_line) = (false, false, 2);
     loop {
         let mut chunks = Vec::new();
-        while chunks.len() < threads {
-            let text = read_chunk(&mut lines).map_err(error)?;
-            if text.is_empty() {
-                break;
+        while chunks.len() < threads && !is_cut {
+            let mut text = Vec::with_capacity(CHUNK_BYTES + (1 << 16));
+            match read_chunk(&mut lines, &mut text) {
+                // Of a compressed file; what it unpacks to before the cut is as it was written.
+                Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => is_cut = true,
+                read => read.map_err(error)?,
             }
             let first_line = next_line;
             next_line += memchr_iter(b'\n', &text).count() as u64;
+            if is_cut {
+                let last = next_line - 1;
+                stats.cut.push(format!(
+                    "{name} is cut off: whatever followed line {last} is missing"
+                ));
+            }
+            if text.is_empty() {
+                break;
+            }
             next_line += u64::from(!text.ends_with(b"\n"));
             chunks.push((first_line, text));
         }
@@ -262,18 +277,17 @@ fn open(path: &Path) -> io::Result<Lines> {
     Ok(BufReader::with_capacity(1 << 18, contents))
 }
 
-/// Reads the next lines; returns nothing at the end of the file, whose last line may be incomplete. So is one that is much longer than
-/// any row: its end is left out.
-fn read_chunk(lines: &mut Lines) -> io::Result<Vec<u8>> {
-    let mut text = Vec::with_capacity(CHUNK_BYTES + (1 << 16));
-    lines.take(CHUNK_BYTES as u64).read_to_end(&mut text)?;
+/// Reads the next lines into `text`, what there is of them if it fails; nothing at the end of the file, whose last line may be incomplete.
+/// So is one that is much longer than any row: its end is left out.
+fn read_chunk(lines: &mut Lines, text: &mut Vec<u8>) -> io::Result<()> {
+    lines.take(CHUNK_BYTES as u64).read_to_end(text)?;
     if !text.is_empty() && !text.ends_with(b"\n") {
-        let read = lines.take(MAX_LINE_BYTES).read_until(b'\n', &mut text)?;
+        let read = lines.take(MAX_LINE_BYTES).read_until(b'\n', text)?;
         if read as u64 == MAX_LINE_BYTES && !text.ends_with(b"\n") {
             lines.skip_until(b'\n')?;
         }
     }
-    Ok(text)
+    Ok(())
 }
 
 /// Parses the first line of a file. The error is what is wrong with it.

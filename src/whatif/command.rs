@@ -263,6 +263,7 @@ impl Results {
     /// The label of a prediction: its settings, after the name of its load if there are several.
     fn label(&self, settings: &[Entry], load: &Load) -> String {
         match (self.are_several, settings) {
+            (false, []) => "as measured".to_owned(),
             (false, _) => grid::label(settings),
             (true, []) => load.name.clone(),
             (true, _) => format!("{}: {}", load.name, grid::label(settings)),
@@ -366,8 +367,12 @@ impl Results {
             _ => format!("no rate from {min_rate} requests a second on keeps"),
         };
         let share = self.args.goodput_share * 100.0;
-        let (name, label) = (&load.name, grid::label(settings));
-        format!("{name}: {label}: {looked_for} {goals} in {share:.1} % of the requests")
+        let set = match settings {
+            [] => String::new(),
+            set => format!("{}: ", grid::label(set)),
+        };
+        let name = &load.name;
+        format!("{name}: {set}{looked_for} {goals} in {share:.1} % of the requests")
     }
 }
 

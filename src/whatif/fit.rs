@@ -166,8 +166,12 @@ impl Fit {
     }
 
     /// The expected errors of a prediction: those of replays, and the change if servers were slower by [`SLOWDOWN`], which is large
-    /// if they are nearly full.
+    /// if they are nearly full. `NaN` if nothing is served.
     pub fn expected_errors(&self, servers: &Deployment, load: &Load, made: &Figures) -> Compared {
+        // Where nothing is served, no figure can be off.
+        if made.compared().iter().any(|figure| figure.is_nan()) {
+            return [f64::NAN; COMPARED.len()];
+        }
         let mut slower = servers.clone();
         slow_down(&mut slower.model.profile, [SLOWDOWN; 2]);
         let slower = Figures::of(&slower.serve(load)).errors_against(made);

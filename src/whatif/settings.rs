@@ -9,7 +9,7 @@ use toml::Value;
 
 use crate::error::Error;
 use crate::experiment::plan::grid::{Entry, Sweep, flag_value};
-use crate::experiment::plan::settings::{flag_text, key_of, plan_error};
+use crate::experiment::plan::settings::{distinct, flag_text, key_of, plan_error};
 use crate::sim::engine::Profile;
 use crate::units::{between, rate};
 use crate::upstream::policy::Policy;
@@ -68,7 +68,7 @@ pub fn sweeps(given: &[Entry]) -> Vec<Sweep> {
     given.iter().map(sweep).collect()
 }
 
-/// Checks that no key is given twice, and none that `--find` looks for. Both keys of the rate are one.
+/// Checks that no key is given twice, no value of one, and none that `--find` looks for. Both keys of the rate are one.
 ///
 /// # Errors
 /// One is.
@@ -76,7 +76,13 @@ pub fn each_once(sweeps: &[Sweep], looked_for: Option<&str>) -> Result<(), Error
     let what = |key: &str| key.replace(RATE, "rate");
     let by_find = looked_for.map(|key| (what(key), "--find".to_owned()));
     let mut changed: HashMap<String, String> = by_find.into_iter().collect();
-    for (key, _) in sweeps {
+    for (key, values) in sweeps {
+        if let Err(twice) = distinct(values.iter().cloned()) {
+            let value = flag_text(&twice);
+            return Err(Error::usage(format!(
+                "--set {key} = {value}: is given twice: once is enough, as a prediction is the same each time"
+            )));
+        }
         if let Some(by) = changed.insert(what(key), format!("--set {key}")) {
             let why = format!(
                 "is changed by {by} already: give one of the two, several values as {key}=A,B"

@@ -226,6 +226,9 @@ fn predictions_hold_together() {
     let made = predicted("--set max_total_tokens=10 --goodput ttft:100000");
     assert_eq!(made[0]["refused"], 300);
     assert_eq!(made[0]["goodput_share"], 0.0);
+    assert!(made[0]["error"]["request_throughput"].is_null(), "{made}");
+    let shown = said(&[&load], "--set max_total_tokens=10");
+    assert!(!shown.contains("  ±"), "{shown}");
     // Of no request there is no latency.
     for latency in ["ttft_ms", "total_latency_ms", "pure_queue_time_ms"] {
         for figure in ["mean", "p50", "p99"] {

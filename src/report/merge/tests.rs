@@ -100,6 +100,26 @@ fn a_run_is_as_good_as_the_worst_of_its_shards() {
 }
 
 #[test]
+fn shards_with_a_window_are_a_run_without_one() {
+    let root = tempfile::tempdir().unwrap();
+    let dirs = [0, 1].map(|number| {
+        let mut summary = summary_of(&format!("{number}/2"), "VALID");
+        summary["window"] =
+            json!({ "from_s": 0.02, "to_s": 0.03, "left_out_first": 2, "left_out_last": 0 });
+        summary["duration"] = 0.01.into();
+        shard(root.path(), number, &summary)
+    });
+    let summary = merged(&dirs, &root.path().join("out"));
+    let counts = ["requests", "completed"].map(|name| &summary[name]);
+    assert_eq!(counts, [6, 6]);
+    let window = &summary["window"];
+    assert_eq!(window["left_out_first"], 0);
+    assert_eq!(window["left_out_last"], 0);
+    assert_eq!(window["is_ignored"], false);
+    assert_eq!(window["to_s"], summary["duration"]);
+}
+
+#[test]
 fn figures_begin_with_the_run_whatever_its_times_count_from() {
     let began = at(250);
     for base in [Stamp::EPOCH, began] {

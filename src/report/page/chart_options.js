@@ -107,9 +107,10 @@ const sweepOption = (lines, values, name, rate) => width => {
   const label = { interval: 0, hideOverlap: false, lineHeight: 13, ...cut((width - 60) / values.length - 6, 39), formatter: value => value.length > 9 ? value.replace(/([_-])/, "$1\n") : value };
   return chartOf({ legend: lines.length > 1, y: [rate ?? "", { ...(rate ? {} : SECONDS), boundaryGap: [0, "12%"] }],
     x: [name, category(values.map(valueText), { axisLabel: label, nameGap: 26 + 13 * Math.min(2, Math.floor(maxOf(values.map(value => valueText(value).length - 1)) / 9)) })],
-    tip: all => tip(`${name} ${all[0].name}`, all.filter(one => known(one.value)).map(one => [one.color, one.seriesName, format(one.value)])),
-    series: lines.map((line, at) => lineSeries(line.name, line.figures, lineOf(at),
-      { type: isNumber ? "line" : "bar", symbol: "emptyCircle", symbolSize: 7, barMaxWidth: 34,
+    tip: all => tip(`${name} ${all[0].name}`, all.filter(one => known(one.value[1])).map(one => [one.color, one.seriesName, format(one.value[1])])),
+    // The axis reaches over the ends of the bars: one with an end beyond it is not drawn.
+    series: lines.map((line, at) => lineSeries(line.name, line.figures.map((figure, at) => [at, figure, known(figure) ? figure * (1 + (line.off[at] ?? 0)) : null]), lineOf(at),
+      { encode: { x: 0, y: [1, 2] }, type: isNumber ? "line" : "bar", symbol: "emptyCircle", symbolSize: 7, barMaxWidth: 34,
         markLine: isNumber || lines.length === 1 ? errorBars(line) : undefined,
-        label: { show: lines.length === 1, position: "top", fontSize: 11, formatter: of => format(of.value) } })) });
+        label: { show: lines.length === 1, position: "top", fontSize: 11, formatter: of => format(of.value[1]) } })) });
 };

@@ -11,7 +11,6 @@ use crate::report::Report;
 use crate::report::files::{RECORDS, ServerFile};
 use crate::report::findings::RunReport;
 use crate::report::load::{OverTime, TimeSpent, latencies};
-use crate::report::phases::lines;
 use crate::report::reader::Run;
 use crate::report::render::{max_rate, named, servers_table};
 use crate::report::why::WaitReport;
@@ -99,7 +98,7 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         "waterfall": requests.waterfall(&run.table, each),
         "tables": { "servers": servers, "waiting": report.why.tables() },
         "window_note": report.summary.of_window(),
-        "fault_lines": lines(&report.episodes).join("\n"),
+        "fault_lines": report.fault_lines().join("\n"),
         "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
         "series": series(report),
         "off": (!run.prediction_errors.is_empty()).then_some(&run.prediction_errors),

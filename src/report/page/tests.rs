@@ -165,6 +165,28 @@ fn where_nothing_was_counted_no_share_is_shown() {
 }
 
 #[test]
+fn faults_are_told_not_to_be_of_the_window() {
+    let mut run = run_of(200);
+    run.faults = vec![FaultRow::of(1.0, "server-1", "stall", "down")];
+    let window = json!({ "from_s": 1.0, "to_s": 900.0, "left_out_first": 3, "left_out_last": 0 });
+    for window in [Value::Null, window] {
+        run.summary["window"] = window.clone();
+        let loaded = Loaded::of(vec![run.clone()]);
+        let report = Report::of(&loaded);
+        let json = report.to_json().to_string();
+        for text in [
+            to_text(&report, None),
+            to_markdown(&report),
+            json,
+            render(&report),
+        ] {
+            let is_told = text.contains("those of the whole run, not only of its window");
+            assert_eq!(is_told, !window.is_null(), "{text}");
+        }
+    }
+}
+
+#[test]
 fn waiting_in_a_router_is_in_the_picture() {
     let mut run = run_of(20);
     let cells = "req_id=held, outcome=ok, arrival_time=0.1, queue_time_in_router=2.5";

@@ -217,7 +217,7 @@ fn assert_told(bytes: impl AsRef<[u8]>, expected: &str) {
 }
 
 #[test]
-fn a_gzip_file_is_read_and_a_truncated_one_is_refused() {
+fn a_gzip_file_is_read_up_to_where_it_is_cut_off() {
     let folder = tempfile::tempdir().unwrap();
     let packed = packed(&of_run(2000));
     let named = |name: &str, bytes: &[u8]| write(folder.path(), name, bytes);
@@ -230,9 +230,34 @@ fn a_gzip_file_is_read_and_a_truncated_one_is_refused() {
         let run = read(named(name, bytes));
         assert_eq!((run.table.len(), run.notes.len()), (rows, 0), "{name}");
     }
-    for bytes in [40, packed.len() / 2, packed.len() - 1] {
-        let cut = load(&[named("cut.csv.gz", &packed[..bytes])]).unwrap_err();
-        assert_says(&cut.to_string(), "cut.csv.gz: ");
+    // A cut within the checksum at the end, and in the middle; the rows are those that were written.
+    for (bytes, rows) in [
+        (packed.len() - 1, 2000..2001),
+        (packed.len() / 2, 500..1500),
+    ] {
+        let run = read(named("cut.csv.gz", &packed[..bytes]));
+        let found = run.table.len();
+        assert!(rows.contains(&found), "{found} rows of {bytes} bytes");
+        assert_eq!(
+            arrivals(&run),
+            arrivals(&Run::of_rows(&records(found as i64)))
+        );
+        let told = format!(
+            "cut.csv.gz is cut off: whatever followed line {} is missing",
+            found + 1
+        );
+        assert_says(&run.notes[0], &told);
+    }
+    // One that was put together of several is read to the cut in the last.
+    let twice = [&self::packed(&of_run(3))[..], &self::packed(b"a,b\n")[..9]].concat();
+    assert_eq!(read(named("twice.csv.gz", &twice)).table.len(), 3);
+    // What is not as it was written is refused, and so is what has no row before the cut.
+    let mut wrong = packed.clone();
+    let checksum = wrong.len() - 8;
+    wrong[checksum] ^= 1;
+    for bytes in [&packed[..2], &packed[..40], &wrong] {
+        let refused = load(&[named("cut.csv.gz", bytes)]).unwrap_err();
+        assert_says(&refused.to_string(), "cut.csv.gz: ");
     }
 }
 
@@ -286,7 +311,8 @@ fn a_folder_that_lacks_a_file_says_so_and_is_not_taken_for_cut_short() {
     assert_eq!(run.notes, [""; 0]);
     // Without its summary there is nobody's judgement of it.
     std::fs::remove_file(dir.join(SUMMARY)).unwrap();
-    let unjudged = "summary.json is missing: there is no verdict";
+    let unjudged =
+        "summary.json is missing: there is no verdict on it, and figures are of the whole run";
     assert_says(&read(dir.clone()).notes[0], unjudged);
     // Rows that `--join` put together are no generator's.
     std::fs::rename(dir.join(RUN), folder.path().join(RUN)).unwrap();
@@ -301,6 +327,26 @@ fn a_folder_that_lacks_a_file_says_so_and_is_not_taken_for_cut_short() {
     // A run that failed before its first request has neither.
     std::fs::remove_file(dir.join(SUMMARY)).unwrap();
     assert_says(&read(dir).notes[0], "unfinished: 0 requests had ended");
+}
+
+/// A run that was killed has the window that was asked for.
+#[test]
+fn a_killed_run_keeps_its_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    write(&dir, PARTIAL, of_run(100));
+    for (first, last, left) in [("2", "1.5", 65), ("0", "0", 100), ("20", "0", 100)] {
+        let edges = json!({ "leave_out_first": first, "leave_out_last": last });
+        write(&dir, BEGUN, json!({ "config": edges }).to_string());
+        let run = read(dir.clone());
+        assert_eq!(run.counted().count(), left, "{:?}", run.window());
+        assert_eq!(Summary::of_run(&run).all.counts.requests, left as u64);
+        let is_told = run
+            .notes
+            .iter()
+            .any(|note| note.contains("none would be left"));
+        assert_eq!(is_told, first == "20", "{:?}", run.notes);
+    }
 }
 
 #[test]

@@ -81,9 +81,6 @@ impl Results {
         if !self.args.goodput.is_empty() {
             predicted.heads.push("kept the goal".to_owned());
         }
-        for row in &mut predicted.rows {
-            row.resize(predicted.heads.len(), String::new());
-        }
         // The one that ends the command is its error.
         let notes = self.notes.iter();
         let notes = notes.filter(|note| self.nothing_found.as_ref() != Some(note));
@@ -139,10 +136,11 @@ impl Results {
         let [ttft_p50, ttft_p99] = ["ttft_ms.p50", "ttft_ms.p99"].map(error);
         let [total, rate] = ["total_latency_ms.p99", "request_throughput"].map(error);
         let off = ["  ±", "", "", &rate, &ttft_p50, &ttft_p99, &total];
-        self.lines.push(off.map(str::to_owned).into());
-        let refused = predicted.requests.len() - predicted.timed().count();
+        let (all, served) = (predicted.requests.len(), predicted.timed().count());
+        let off = (served > 0).then(|| off.map(str::to_owned).into());
+        self.lines.extend(off);
+        let refused = all - served;
         if refused > 0 {
-            let all = load.requests.len();
             self.notes.push(format!(
                 "{label}: {refused} of {all} requests are refused, as they are longer than the KV cache"
             ));

@@ -114,7 +114,7 @@ fn an_error_of_a_load_names_its_file() {
     // As is the load for which nothing is found.
     let flags = ["--find", "servers", "--goodput", "ttft:0.001"];
     let (_, nothing) = run(&[&[&*load, &file("shared")][..], &flags].concat()).unwrap();
-    let none = "slots16-rate12.csv.gz: run: no number of servers";
+    let none = "slots16-rate12.csv.gz: no number of servers";
     assert_says(&nothing.unwrap(), none);
 }
 
@@ -190,6 +190,7 @@ const REFUSED: &str = "\
 --set rate=2 --set request_rate=3 | --set request_rate: is changed by --set rate already: give one of the two
 --set rate=2 --set num_gpus=2 --set rate=3 | --set rate: is changed by --set rate already: give one of the two, several values as rate=A,B
 --set num-gpus=2 --set num_gpus=3 | --set num_gpus: is changed by --set num_gpus already
+--set rate=1,2,1.0 | --set rate = 1.0: is given twice: once is enough, as a prediction is the same each time
 --set routing_policy=cache_aware | which prompts share a beginning
 --goodput client_stall:3 | `client_stall` is no latency that is predicted: use one of ttft, e2el, tpot,
 --goodput foo:3 | `foo` is no latency that is predicted: use one of ttft, e2el, tpot,
@@ -301,7 +302,7 @@ fn a_prediction_far_from_what_was_measured_has_a_note() {
 fn nothing_is_found_for_a_reason() {
     let load = file("slots16");
     let servers = ["--find", "servers", "--goodput", "ttft:0.001"];
-    let none = "random-512-128-slots16-rate12.csv.gz: run: no number of servers up to 1024 keeps ttft:0.001 in 95.0 % of the requests";
+    let none = "random-512-128-slots16-rate12.csv.gz: no number of servers up to 1024 keeps ttft:0.001 in 95.0 % of the requests";
     let (shown, failed) = run(&[&[load.as_str(), "--json"][..], &servers].concat()).unwrap();
     assert_eq!(failed.as_deref(), Some(none));
     let shown: Value = serde_json::from_str(&shown).unwrap();
