@@ -9,7 +9,7 @@ use toml::Value;
 
 use crate::error::Error;
 use crate::experiment::plan::grid::{Entry, Sweep, flag_value};
-use crate::experiment::plan::settings::{distinct, flag_text, key_of, plan_error};
+use crate::experiment::plan::settings::{flag_text, given_twice, key_of, plan_error};
 use crate::sim::engine::Profile;
 use crate::units::{between, rate};
 use crate::upstream::policy::Policy;
@@ -77,7 +77,7 @@ pub fn each_once(sweeps: &[Sweep], looked_for: Option<&str>) -> Result<(), Error
     let by_find = looked_for.map(|key| (what(key), "--find".to_owned()));
     let mut changed: HashMap<String, String> = by_find.into_iter().collect();
     for (key, values) in sweeps {
-        if let Err(twice) = distinct(values.iter().cloned()) {
+        if let Some(twice) = given_twice(values.iter().cloned()) {
             let value = flag_text(&twice);
             return Err(Error::usage(format!(
                 "--set {key} = {value}: is given twice: once is enough, as a prediction is the same each time"
