@@ -147,7 +147,9 @@ impl RunReport<'_> {
             let settings = file.settings.iter();
             cells.extend(settings.map(|(key, value)| (format!("settings.{key}"), plain(value))));
         }
-        flatten("", &self.summary.to_json(), &mut cells);
+        if !self.run.lacks_rows() {
+            flatten("", &self.summary.to_json(), &mut cells);
+        }
         cells
     }
 }

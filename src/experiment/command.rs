@@ -94,25 +94,28 @@ impl Args {
     fn plan(&self, kind: ExperimentKind) -> anyhow::Result<(Plan, String)> {
         let flags = self.keys.0.iter().chain(&self.set).cloned();
         let flags = checked(kind, flags).map_err(Error::usage)?;
-        if let Some(dir) = &self.resume {
-            let plan = Plan::new(kind, Vec::new(), grid::file(&run::read_plan(dir)?)?)?;
-            return Ok((plan, format!("goes on with {}", dir.display())));
-        }
-        let Some(path) = &self.file else {
+        let (path, text, headline) = if let Some(dir) = &self.resume {
+            let headline = format!("goes on with {}", dir.display());
+            (dir.join(run::PLAN), run::read_plan(dir)?, headline)
+        } else if let Some(path) = &self.file {
+            let shown = path.display();
+            let text = disk::read_text(path);
+            let text =
+                text.map_err(|error| Error::usage(format!("{shown}: {error}; {PLAN_HINT}")))?;
+            let headline = format!("{shown}; other keys: defaults (`--print-plan` lists them)");
+            (path.clone(), text, headline)
+        } else {
             let headline = "the built-in example (--print-plan shows it as a file to begin from)";
             let plan = Plan::new(kind, grid::file(kind.example())?, flags)?;
             return Ok((plan, headline.to_owned()));
         };
-        let shown = path.display();
         let plan = || -> anyhow::Result<Plan> {
-            let read = disk::read_text(path);
-            let text = read.map_err(|error| Error::usage(format!("{error}; {PLAN_HINT}")))?;
             let mut given: Table = grid::file(&text)?.into_iter().collect();
             given.extend(flags);
             Ok(Plan::new(kind, Vec::new(), given)?)
         };
-        let plan = plan().map_err(|error| Error::usage(format!("{shown}: {error}")))?;
-        let headline = format!("{shown}; other keys: defaults (`--print-plan` lists them)");
+        let named = |error| Error::usage(format!("{}: {error}", path.display()));
+        let plan = plan().map_err(named)?;
         Ok((plan, headline))
     }
 }

@@ -50,7 +50,7 @@ pub struct Run {
 }
 
 /// The key of a plan's file that holds its kind.
-const EXPERIMENT: &str = "experiment";
+pub(super) const EXPERIMENT: &str = "experiment";
 /// The tables of a plan: further flags, named by the program that gets them or by the role of a pair's server; and environment
 /// variables of servers.
 const TABLES: &str = "sim, sglang, prefill, decode, sglang_router, proxy, env";

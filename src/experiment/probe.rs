@@ -41,7 +41,7 @@ pub struct Args {
         value_parser = between(1_u64, 1_000_000))]
     pub output_len: u64,
     /// Sent as a bearer token [default: the variable OPENAI_API_KEY]
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub api_key: Option<String>,
     /// Give the request up after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = traffic::seconds)]

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use crate::clock::{Clock, Stamp};
 use crate::disk;
 use crate::error::Error;
 use crate::report::files::{
-    EXPERIMENT, ExperimentFile, MaxRate, PROXY_ROWS, ROWS, RUN, RUNS, RunFile, RunRef, RunState,
-    Trial, TrialFile,
+    EXPERIMENT, ExperimentFile, MaxRate, PACKED_ROWS, PROXY_ROWS, ROWS, RUN, RUNS, RunFile, RunRef,
+    RunState, SUMMARY, Trial, TrialFile,
 };
 use crate::traffic::Stop;
 use crate::traffic::folder::Folder;
@@ -21,7 +22,7 @@ use crate::units::count;
 pub mod search;
 pub mod single;
 
-use super::plan::{Plan, Run, grid};
+use super::plan::{self, Plan, Run, grid};
 use search::Search;
 use single::RunResult;
 
@@ -110,11 +111,15 @@ pub async fn run(
     Ok(runner.finished)
 }
 
-/// Reads the result of a run of the experiment in `dir`, if it is completed.
+/// Reads the result of a run of the experiment in `dir`, if it is completed: it is done, and its rows and summary are there.
 fn completed(dir: &Path, run: &Run) -> Option<RunResult> {
     let dir = run_dir(dir, &run.dir);
     let file: RunFile = read_json(&dir.join(RUN))?;
-    (file.state == RunState::Done).then_some(RunResult { dir, file })
+    let _: Map<String, Value> = read_json(&dir.join(SUMMARY))?;
+    let has_rows = [ROWS, PACKED_ROWS]
+        .iter()
+        .any(|rows| dir.join(rows).is_file());
+    (file.state == RunState::Done && has_rows).then_some(RunResult { dir, file })
 }
 
 /// Makes or takes up the folder of an experiment, and locks it.
@@ -336,13 +341,16 @@ impl Finished {
 pub fn read_plan(dir: &Path) -> anyhow::Result<String> {
     let path = dir.join(PLAN);
     let text = disk::open(&path).and_then(std::io::read_to_string);
+    let is_plan = |text: &String| text.contains(plan::EXPERIMENT);
+    let cut = || std::io::Error::other("is cut: it has no key experiment");
+    let text = text.and_then(|text| Some(text).filter(is_plan).ok_or_else(cut));
     let dir = dir.display();
     let problem = |error| format!("--resume {dir}: holds no experiment ({PLAN}: {error})");
     text.map_err(|error| Error::usage(problem(error)).into())
 }
 
 /// The file of the plan, with every key and its value.
-const PLAN: &str = "experiment.toml";
+pub const PLAN: &str = "experiment.toml";
 /// Files whose presence means that a given folder is already used: those of an experiment, and the rows of a run.
 const FILES: [&str; 7] = [
     PLAN,

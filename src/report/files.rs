@@ -9,6 +9,8 @@ use crate::request::names::names;
 
 /// The rows of a run's requests, in the order of arrival.
 pub const ROWS: &str = "requests.csv";
+/// [`ROWS`] as `gzip` leaves it.
+pub const PACKED_ROWS: &str = "requests.csv.gz";
 /// The rows of a run that is under way or was killed, in the order of ends.
 pub const PARTIAL: &str = "requests.partial.csv";
 /// The figures of a run.

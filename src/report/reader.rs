@@ -15,8 +15,8 @@ use crate::disk;
 use crate::terminal::one_line;
 
 use super::files::{
-    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, Grade, PARTIAL, PROXY_ROWS, ROWS, RUN,
-    RunFile, SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile, Verdict,
+    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, Grade, PACKED_ROWS, PARTIAL, PROXY_ROWS,
+    ROWS, RUN, RunFile, SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile, Verdict,
 };
 use super::sanitize::sanitize;
 use crate::error::Error;
@@ -43,7 +43,7 @@ pub struct Run {
     pub dir: PathBuf,
     /// Its name, which is unique in a report.
     pub name: String,
-    /// Its files of rows, oldest first.
+    /// Its files of rows, oldest first; none if they cannot be read.
     pub files: Vec<PathBuf>,
     /// Its `run.json`.
     pub file: Option<RunFile>,
@@ -87,8 +87,6 @@ const RUN_FILES: [&str; 13] = [
     PROXY_ROWS,
     "proxy.toml",
 ];
-/// [`ROWS`] as `gzip` leaves it.
-const PACKED_ROWS: &str = "requests.csv.gz";
 
 /// Reads folders of runs and of experiments, and files of rows, in the given order.
 ///
@@ -99,15 +97,15 @@ pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
     let is_of_experiment = experiment.is_some();
     let mut runs = Vec::new();
     for run in found {
-        let run = run.read(is_of_experiment)?;
         // A folder without rows still has a description of its run; a file without rows has nothing.
-        let file = run.files.iter().find(|file| given.contains(file));
+        let file = run.files.iter().find(|file| given.contains(file)).cloned();
+        let run = run.read(is_of_experiment)?;
         if let Some(file) = file.filter(|_| run.table.is_empty()) {
             let what =
                 "nothing to report on: it must hold a row a request below the names of its columns";
             let reasons = run.notes.into_iter();
             let message: Vec<String> = std::iter::once(what.to_owned()).chain(reasons).collect();
-            return Err(Error::read(file, message.join("; ")));
+            return Err(Error::read(&file, message.join("; ")));
         }
         runs.push(run);
     }
@@ -149,7 +147,10 @@ pub fn inputs(given: &[PathBuf]) -> Vec<PathBuf> {
 fn find_runs(given: &[PathBuf]) -> Result<(Option<ExperimentFile>, Vec<Run>), Error> {
     let (mut last, mut runs) = (None, Vec::new());
     for path in &rows::without_duplicates(given) {
-        let experiment: Option<ExperimentFile> = json(&path.join(EXPERIMENT))?;
+        let file = path.join(EXPERIMENT);
+        let experiment = json(&file)?.transpose();
+        let experiment: Option<ExperimentFile> =
+            experiment.map_err(|cause| Error::read(&file, cause))?;
         let Some(experiment) = experiment else {
             runs.push(run_of(path)?);
             continue;
@@ -194,19 +195,20 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
             ..Run::default()
         }));
     }
-    let file: Option<RunFile> = json(&path.join(RUN))?;
-    let summary: Value = match json(&path.join(SUMMARY))? {
-        None => json(&path.join(BEGUN))?.unwrap_or_default(),
+    let mut notes = Vec::new();
+    let file: Option<RunFile> = json_of_run(path, RUN, &mut notes)?;
+    let summary: Value = match json_of_run(path, SUMMARY, &mut notes)? {
+        None => json_of_run(path, BEGUN, &mut notes)?.unwrap_or_default(),
         Some(summary) => summary,
     };
     let is_file = |name: &&str| path.join(name).is_file();
     let rows = [ROWS, PACKED_ROWS, PARTIAL].into_iter().find(is_file);
     let is_summarized = is_file(&SUMMARY);
-    if rows.is_none() && file.is_none() {
+    if rows.is_none() && !is_file(&RUN) {
         return Ok(None);
     }
     let of_file = file.as_ref();
-    let mut notes = of_file.map_or_else(Vec::new, |file| file.notes.clone());
+    notes.extend(of_file.into_iter().flat_map(|file| file.notes.clone()));
     let label = label.or(of_file.map(|file| file.label.as_str()));
     let label = label.filter(|label| !label.is_empty());
     let is_partial = rows.map_or(!is_summarized, |rows| rows == PARTIAL);
@@ -332,6 +334,11 @@ impl Run {
         began.or_else(|| self.summary_as("/started_at"))
     }
 
+    /// Whether nothing was counted, as its rows are missing or cannot be read.
+    pub fn lacks_rows(&self) -> bool {
+        self.files.is_empty() && self.table.is_empty()
+    }
+
     /// Reads its rows. With `is_lenient` an error becomes a note, and there are no rows.
     fn read(mut self, is_lenient: bool) -> Result<Run, Error> {
         match rows::read(&self.files, self.began(), SKIPPED_COLUMNS) {
@@ -344,6 +351,7 @@ impl Run {
             }
             Err(error) if is_lenient => {
                 self.is_partial = true;
+                self.files.clear();
                 self.notes.push(error.to_string());
             }
             Err(error) => return Err(error),
@@ -419,10 +427,22 @@ fn make_names_unique(runs: &mut [Run]) {
 }
 
 /// Reads a JSON file; `None` if there is none.
-fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
+fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<serde_json::Result<T>>, Error> {
     let text = if_there(path, disk::read(path))?;
-    let value = text.map(|text| serde_json::from_slice(&text));
-    value.transpose().map_err(|cause| Error::read(path, cause))
+    Ok(text.map(|text| serde_json::from_slice(&text)))
+}
+
+/// The same of a run. One that is no JSON, as it was cut, counts as missing, with a note.
+fn json_of_run<T: DeserializeOwned>(
+    dir: &Path,
+    name: &str,
+    notes: &mut Vec<String>,
+) -> Result<Option<T>, Error> {
+    let read = json(&dir.join(name))?.transpose();
+    let read = read.map_err(|cause| {
+        notes.push(format!("{name} cannot be read and is left out: {cause}"));
+    });
+    Ok(read.unwrap_or_default())
 }
 
 /// What was found at a path; `None` if there is nothing.

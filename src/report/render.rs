@@ -107,6 +107,9 @@ pub fn to_markdown(report: &Report<'_>) -> String {
 /// All blocks of a run.
 fn of_run(run: &RunReport<'_>) -> Vec<Block> {
     let mut blocks = vec![heading(run, false)];
+    if run.run.lacks_rows() {
+        return blocks;
+    }
     blocks.extend(run.summary.blocks(|host| named(run, host)));
     blocks.extend(run.why.tables().into_iter().map(Block::Table));
     blocks.push(Block::Findings(run.findings.clone()));
@@ -277,7 +280,15 @@ pub fn line_of(name: String, of: &Group, run: &RunFacts) -> Vec<String> {
 
 /// A table with a row for each run.
 fn of_runs(runs: &[RunReport<'_>]) -> Grid {
-    let line = |of: &RunReport<'_>| line_of(of.run.marked_name(), &of.summary.all, &of.summary.run);
+    let line = |of: &RunReport<'_>| {
+        let mut line = line_of(of.run.marked_name(), &of.summary.all, &of.summary.run);
+        if of.run.lacks_rows() {
+            line.iter_mut()
+                .skip(1)
+                .for_each(|cell| *cell = figure(None, |_| String::new()));
+        }
+        line
+    };
     table("run", runs.iter().map(line).collect())
 }
 

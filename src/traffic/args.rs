@@ -152,7 +152,12 @@ pub struct Args {
     #[arg(help_heading = "Where and to whom")]
     pub header: Vec<(HeaderName, HeaderValue)>,
     /// Sent as a bearer token [default: the variable OPENAI_API_KEY]
-    #[arg(long, value_name = "KEY", help_heading = "Where and to whom")]
+    #[arg(
+        long,
+        value_name = "KEY",
+        allow_hyphen_values = true,
+        help_heading = "Where and to whom"
+    )]
     pub api_key: Option<String>,
     /// How an https:// server is verified
     #[command(flatten)]

@@ -204,9 +204,12 @@ impl Args {
         }
         let wanted = count.filter(|_| duration.is_none());
         if offsets.len() < wanted.unwrap_or(1) {
+            let (count, lower) = match offsets.len() {
+                0 => (0, ""),
+                count => (count, "lower --num-prompts, or "),
+            };
             return Err(Error::usage(format!(
-                "the schedule has {} requests: lower --num-prompts, or raise --duration, --request-rate or --rate-curve",
-                offsets.len()
+                "the schedule has {count} requests: {lower}raise --duration, --request-rate or --rate-curve"
             )));
         }
         if self.exact_rate {

@@ -107,13 +107,14 @@ impl Verdict {
             .into_iter()
             .filter_map(|(name, delay)| Some(format!("{name} p99 {} late", duration(delay?.p99))));
         let figures: Vec<String> = figures.collect();
+        let colon = if figures.is_empty() { "" } else { ": " };
         let (grade, figures) = (self.grade.name(), figures.join(", "));
         let reasons = self
             .reasons
             .iter()
             .map(|reason| format!("{:<14}{reason}\n", ""));
         format!(
-            "{:<14}{grade}: {figures}\n{}",
+            "{:<14}{grade}{colon}{figures}\n{}",
             "verdict",
             reasons.collect::<String>()
         )

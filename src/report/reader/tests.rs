@@ -318,12 +318,28 @@ fn a_folder_that_lacks_a_file_says_so_and_is_not_taken_for_cut_short() {
     std::fs::rename(dir.join(RUN), folder.path().join(RUN)).unwrap();
     assert_eq!(read(dir.clone()).notes, [""; 0]);
     std::fs::rename(folder.path().join(RUN), dir.join(RUN)).unwrap();
+    // What is cut counts as missing.
+    let whole = std::fs::read(dir.join(RUN)).unwrap();
+    for name in [SUMMARY, RUN] {
+        write(&dir, name, "");
+        let run = read(dir.clone());
+        assert_eq!((run.table.len(), run.is_partial), (40, false), "{name}");
+        let told = format!("{name} cannot be read and is left out: EOF");
+        assert_says(&run.notes.join("\n"), &told);
+    }
+    write(&dir, RUN, whole);
     // Its summary alone is that of a whole run.
     write(&dir, SUMMARY, r#"{"scheduled": 40}"#);
     std::fs::remove_file(dir.join("requests.csv.gz")).unwrap();
     let run = read(dir.clone());
     assert_eq!((run.table.len(), run.is_partial), (0, false));
     assert_says(&run.notes[0], "requests.csv is missing");
+    let loaded = Loaded::of(vec![run.clone(), run]);
+    let report = crate::report::Report::of(&loaded);
+    let text = crate::report::render::to_text(&report, None);
+    let row = text.lines().nth(1).unwrap();
+    assert_eq!(row.matches(" - ").count(), 8, "{text}");
+    assert!(!report.to_csv().contains("success_rate"));
     // A run that failed before its first request has neither.
     std::fs::remove_file(dir.join(SUMMARY)).unwrap();
     assert_says(&read(dir).notes[0], "unfinished: 0 requests had ended");

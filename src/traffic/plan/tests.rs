@@ -114,6 +114,11 @@ fn the_end_of_a_curve_ends_the_run_unless_count_or_duration_does() {
         error.starts_with("the schedule has 50 requests: lower --num-prompts"),
         "{error}"
     );
+    let error = refused("--request-rate 1e-300 --num-prompts 2");
+    assert!(
+        error.starts_with("the schedule has 0 requests: raise --duration"),
+        "{error}"
+    );
 }
 
 #[test]

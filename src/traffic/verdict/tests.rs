@@ -138,6 +138,10 @@ fn the_terminal_shows_grade_figures_and_reasons() {
     assert!(text.starts_with("verdict       INVALID: "), "{text}");
     let reason = "\n              the generator's event loop";
     assert!(text.contains(reason), "{text}");
+    // Stopped before its first send.
+    (evidence.lag, evidence.event_loop) = (None, None);
+    let text = judge(&evidence).to_text(&evidence);
+    assert!(text.starts_with("verdict       INVALID\n"), "{text}");
 }
 
 const MS: i64 = 1_000_000;

@@ -220,6 +220,18 @@ fn killed_at_any_moment_it_is_gone_on_with() {
         // Nothing is left to do: all of it stays.
         let again = plan.resume("node", &[]);
         assert_eq!(again.err.matches("done before").count(), 2, "{}", again.err);
+        // What has lost a part is done again.
+        let [first, second] = [FIRST, SECOND].map(|run| plan.path("runs").join(run));
+        std::fs::remove_file(first.join("requests.csv")).unwrap();
+        File::create(second.join("summary.json")).unwrap();
+        let healed = plan.resume("node", &[]);
+        healed.assert_status(&[0, 3]);
+        assert_eq!(
+            healed.err.matches("was not done").count(),
+            2,
+            "{}",
+            healed.err
+        );
     }
 }
 
@@ -266,6 +278,16 @@ fn ctrl_c_ends_all_of_it_in_order_and_no_other_plan_goes_on_with_it() {
     let told = plan.resume("routing", &[]);
     told.assert_refused("experiment = \"node\": this is queuescope routing");
     assert!(!plan.path("aside").exists());
+    // What is wrong with it is said with its name.
+    let whole = std::fs::read_to_string(plan.path("experiment.toml")).unwrap();
+    for (text, said) in [
+        (whole.clone() + "x = [", "experiment.toml: line "),
+        (String::new(), "experiment.toml: is cut: it has no key"),
+    ] {
+        std::fs::write(plan.path("experiment.toml"), text).unwrap();
+        plan.resume("node", &[]).assert_refused(said);
+    }
+    std::fs::write(plan.path("experiment.toml"), whole).unwrap();
     let done = plan.resume("node", &[]);
     done.assert_status(&[0, 3]);
     assert_eq!(plan.states(), [RunState::Done; 2]);

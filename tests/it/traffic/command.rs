@@ -377,6 +377,8 @@ traffic --header traceparent:KEY | --header traceparent:***: traceparent is set
 traffic --api-key KEY\u{e4} | must be printable ASCII
 probe http://me:KEY@a:1 | URL: must be like
 probe http://a:1 --api-key KEYNL | must be printable ASCII
+traffic --api-key --KEY\u{e4} | must be printable ASCII
+probe http://a:1 --api-key --KEYNL | must be printable ASCII
 proxy --upstream http://me:KEY@a:1 | must be HOST:PORT
 check --upstream http://me:KEY@a:1 | must be HOST:PORT
 check --upstream a:1 --worker w=127.0.0.1:0=http://me:KEY@a:1 | must be HOST:PORT
