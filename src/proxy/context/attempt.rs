@@ -47,12 +47,12 @@ impl Context {
         self.attempt.as_ref().map(|attempt| attempt.data.lock())
     }
 
-    /// An upstream was chosen.
-    pub fn set_upstream(&mut self, upstream: &Address) {
-        self.upstream = upstream.name();
+    /// An upstream was chosen; `name` is its host and port.
+    pub fn set_upstream(&mut self, name: &str, address: &Address) {
+        self.upstream = name.to_owned();
         let config = self.shared.config.load();
         let mut hops = config.workers.iter();
-        self.is_at_own_hop = self.is_before_servers() && hops.any(|hop| upstream.is_at(hop.listen));
+        self.is_at_own_hop = hops.any(|hop| address.is_at(hop.listen)) && self.is_before_servers();
         if let Some(mut attempt) = self.attempt_data() {
             attempt.host = self.own_host().unwrap_or_default();
         }
@@ -103,12 +103,13 @@ impl Context {
         }
         self.trace_sending(span, now, None);
         if let Some(observer) = &mut self.observer {
-            observer.row_mut().span_id = Some(span);
+            let row = observer.row_mut();
+            row.span_id = Some(span);
             let moment = match self.role {
                 Role::Front => Moment::Forwarded,
                 Role::Hop(_) => Moment::WorkerForwarded,
             };
-            observer.timeline_mut().set(moment, now);
+            row.timeline.set(moment, now);
         }
         let trace = self.trace.as_ref()?;
         // A request without a span of ours stays below its client's.
