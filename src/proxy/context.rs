@@ -104,7 +104,8 @@ impl Context {
             && (received.is_none() || self.role == Role::Front)
         {
             let telemetry = &self.shared.telemetry;
-            trace.sample(telemetry.samples_upstream(trace.received_sampled, trace.id));
+            let (received, flag) = (trace.received_sampled, &telemetry.upstream_flag);
+            trace.sample(flag.is_sent(received, trace.id, telemetry.ratio));
         }
     }
 

@@ -4,7 +4,6 @@ use parking_lot::MutexGuard;
 use serde_json::Value;
 
 use crate::clock::Stamp;
-use crate::proxy::identity::new_span_id;
 use crate::proxy::shared::Role;
 use crate::request::{
     Attempt, FailedAttempt, MAX_FAILED, Moment, Outcome, ParentSpan, Sending, ServerRole, SpanId,
@@ -23,7 +22,7 @@ impl Context {
         let Some(worker) = self.role.worker() else {
             return;
         };
-        let (span, worker) = (new_span_id(), worker.to_owned());
+        let (span, worker) = (SpanId::random(), worker.to_owned());
         let host = self.own_host().unwrap_or_default();
         self.so_far.span = Some(span);
         if self.shared.engine.is_some() {
@@ -71,7 +70,7 @@ impl Context {
     /// The upstream cannot be connected to, at any of its addresses, as tried since `began`. That is an attempt, of which no hop knows.
     pub fn upstream_unreachable(&mut self, began: Stamp, outcome: Outcome) {
         let now = self.shared.clock.now();
-        self.trace_sending(new_span_id(), began, Some(now));
+        self.trace_sending(SpanId::random(), began, Some(now));
         if self.is_before_servers() {
             self.unconnected.push(FailedAttempt {
                 host: self.upstream.clone(),
@@ -97,7 +96,7 @@ impl Context {
             attempt.forwarded = Some(now);
         }
         // A hop has one since its attempt arrived.
-        let span = *self.so_far.span.get_or_insert_with(new_span_id);
+        let span = *self.so_far.span.get_or_insert_with(SpanId::random);
         if let Some(request) = &self.request {
             self.shared.joins.add_span(request, span);
         }
