@@ -73,11 +73,6 @@ impl Telemetry {
         }
     }
 
-    /// Whether the sampled flag is sent upstream. `received`: the client's flag; `None` if the trace began here.
-    pub fn samples_upstream(&self, received: Option<bool>, trace: u128) -> bool {
-        self.upstream_flag.is_sent(received, trace, self.ratio)
-    }
-
     /// Records the rows of an ended request.
     pub fn record(&self, rows: Vec<Row>) {
         let rows = Rows::from(Row::ended(rows));

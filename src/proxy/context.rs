@@ -10,7 +10,7 @@ use crate::clock::Stamp;
 use crate::request::headers::labels;
 use crate::request::{
     BodyTiming, End, Endpoint, FailedAttempt, MAX_FAILED, Moment, Observer, Outcome, ResponseFacts,
-    Side, Stamps, content_type, is_encoded, judge, reported_outcome, smg_worker,
+    Side, Stamps, UpstreamKind, content_type, is_encoded, judge, reported_outcome, smg_worker,
 };
 use crate::telemetry::prometheus::{InFlight, RequestPhase};
 
@@ -104,7 +104,8 @@ impl Context {
             && (received.is_none() || self.role == Role::Front)
         {
             let telemetry = &self.shared.telemetry;
-            trace.sample(telemetry.samples_upstream(trace.received_sampled, trace.id));
+            let (received, flag) = (trace.received_sampled, &telemetry.upstream_flag);
+            trace.sample(flag.is_sent(received, trace.id, telemetry.ratio));
         }
     }
 
@@ -130,12 +131,12 @@ impl Context {
             self.request = Some(self.shared.joins.open(&id));
         }
         let mut observer = Box::new(Observer::new(side, endpoint, id));
-        let timeline = observer.timeline_mut();
-        timeline.set(arrived, self.arrival);
-        if side == Side::Front {
-            timeline.upstream_is_server(self.shared.is_before_servers());
-        }
         let row = observer.row_mut();
+        row.timeline.set(arrived, self.arrival);
+        if side == Side::Front {
+            let is_server = config.upstream_kind == UpstreamKind::Server;
+            row.timeline.upstream_is_server(is_server);
+        }
         row.labels = labels(headers, &config.label_headers);
         row.process = Some(self.shared.clock_name.clone());
         row.worker = self.role.worker().map(str::to_owned);
@@ -166,7 +167,7 @@ impl Context {
         observer.request_body(bytes);
         let room = observer.room().filter(|_| self.role != Role::Front);
         if self.role == Role::Front {
-            let timeline = observer.timeline_mut();
+            let timeline = &mut observer.row_mut().timeline;
             timeline.set(Moment::RequestEnd, self.so_far.request_end);
         }
         if room.is_some() || (is_end && self.is_leg) {
@@ -375,12 +376,12 @@ impl Context {
 
     /// Returns the server that we send to ourselves, as records name it.
     fn own_host(&self) -> Option<String> {
-        let worker = self.role.worker();
-        if worker.is_none() && !self.shared.is_before_servers() {
-            return None;
-        }
         let config = self.shared.config.load();
-        let worker = worker.and_then(|worker| config.worker(worker));
+        let worker = match self.role.worker() {
+            Some(worker) => config.worker(worker),
+            None if config.upstream_kind == UpstreamKind::Router => return None,
+            None => None,
+        };
         let address = || Some(self.upstream.clone()).filter(|address| !address.is_empty());
         worker
             .and_then(|worker| worker.host.clone())

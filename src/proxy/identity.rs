@@ -38,15 +38,6 @@ pub struct Trace {
     pub received_sampled: Option<bool>,
 }
 
-/// Returns a new span id.
-pub fn new_span_id() -> SpanId {
-    loop {
-        if let Some(id) = SpanId::new(rand::random()) {
-            return id;
-        }
-    }
-}
-
 /// Returns a new request id: 32 random hex digits.
 pub fn new_request_id() -> String {
     Hex::<32>::of(rand::random()).text().to_owned()
@@ -89,17 +80,18 @@ impl Trace {
     }
 
     fn parse(text: &str) -> Option<Trace> {
-        let mut parts = text.split('-');
-        let version = Hex::<2>::parse(parts.next()?)?;
+        // The parts have fixed lengths. Version 00 has exactly these four; later ones may append more.
+        let (four, more) = text.split_at_checked(55)?;
+        let version = Hex::<2>::parse(four.get(..2)?)?;
         let trace = Trace {
-            id: Hex::<32>::parse(parts.next()?)?,
-            parent: Some(SpanId::parse(parts.next()?)?),
-            flags: Hex::<2>::parse(parts.next()?)? as u8,
+            id: Hex::<32>::parse(four.get(3..35)?)?,
+            parent: Some(SpanId::parse(four.get(36..52)?)?),
+            flags: Hex::<2>::parse(four.get(53..)?)? as u8,
             received_sampled: None,
         };
-        // Version 00 has exactly four parts; later ones may append more.
-        let is_whole = version != 0 || parts.next().is_none();
-        (is_whole && version != 0xff && trace.id != 0).then_some(trace)
+        let is_apart = [2, 35, 52].iter().all(|at| four.as_bytes()[*at] == b'-');
+        let is_whole = more.is_empty() || version != 0 && more.starts_with('-');
+        (is_apart && is_whole && version != 0xff && trace.id != 0).then_some(trace)
     }
 
     /// Returns the id as 32 hex digits.

@@ -205,7 +205,9 @@ impl<'a> Request<'a> {
             if let Some(by) = chosen.by {
                 self.shared.metrics.chosen.with(&[by.name()]).inc();
             }
-            self.context.set_upstream(&chosen.upstream.address);
+            let upstream = &chosen.upstream;
+            self.context
+                .set_upstream(upstream.name(), &upstream.address);
             let connected = tokio::select! {
                 biased;
                 connected = self.connect(&upstreams, &mut chosen) => connected,
@@ -382,10 +384,10 @@ fn may_have_stamps(shared: &Shared, client: &Exchange) -> bool {
         return false;
     }
     let config = shared.config.load();
-    let token = config.stamps_token.as_ref().zip(header(&heads::TOKEN));
+    let token = || config.stamps_token.as_ref().zip(header(&heads::TOKEN));
     match config.stamps {
         StampsPolicy::Loopback => client.peer.ip().to_canonical().is_loopback(),
-        StampsPolicy::Token => token.is_some_and(|(token, given)| token.matches(given)),
+        StampsPolicy::Token => token().is_some_and(|(token, given)| token.matches(given)),
         StampsPolicy::Never => false,
     }
 }

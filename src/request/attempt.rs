@@ -139,6 +139,11 @@ impl SpanId {
         NonZeroU64::new(number).map(SpanId)
     }
 
+    /// Makes a new id.
+    pub fn random() -> SpanId {
+        SpanId(rand::random())
+    }
+
     /// Returns the number.
     pub const fn number(self) -> u64 {
         self.0.get()

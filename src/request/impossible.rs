@@ -1,9 +1,10 @@
 //! Impossible values: they stay in their row as reported, the row's `inconsistency` names them, and figures leave them out.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use super::cell::Value;
-use super::columns::{COLUMNS, Row, Unit};
+use super::columns::{COLUMNS, Column, Row, Unit};
 use super::sequence::{MissingReason, TimingSource};
 use super::timeline::{ClockOf, Moment, Period, Relation, Side, TOLERANCE_NANOS};
 
@@ -35,6 +36,14 @@ const OURS: [&[Moment]; 5] = {
 };
 /// More tokens than any prompt or response has; `Impossible::check_tokens` has it in its text.
 const MAX_TOKENS: u64 = 100_000_000;
+
+/// The columns of durations, of which no value is negative.
+static LATENCIES: LazyLock<Vec<&Column>> = LazyLock::new(|| {
+    COLUMNS
+        .iter()
+        .filter(|of| of.unit == Unit::Latency)
+        .collect()
+});
 
 /// Returns the rows of a request without impossible values: impossible times of the engine count as not reported, other clocks with
 /// impossible durations as not comparable, and all token counts as unknown if one is impossible.
@@ -98,9 +107,8 @@ impl Impossible {
     /// Returns the row's `inconsistency`: the impossible values, negative durations, and whether sequences were not recorded.
     pub(super) fn named(&self, row: &Row) -> Option<String> {
         let mut names = self.names.clone();
-        let tolerance = row.tolerance();
-        for column in COLUMNS.iter().filter(|of| of.unit == Unit::Latency) {
-            if matches!((column.get)(row), Value::Nanos(nanos) if nanos < -tolerance) {
+        for column in &*LATENCIES {
+            if matches!((column.get)(row), Value::Nanos(nanos @ ..0) if nanos < -row.tolerance()) {
                 names.push(format!("{}<0", column.name));
             }
         }

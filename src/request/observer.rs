@@ -14,12 +14,13 @@ use super::request_body::RequestBody;
 use super::response::{Endpoint, ParsedBody, ResponseBody, Unread};
 use super::sequence::SequenceObserver;
 use super::stamps::Stamps;
-use super::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side, Timeline};
+use super::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side};
 
 /// Observes one request.
 #[derive(Debug)]
 pub struct Observer {
-    row: Row,
+    /// The row of the first sequence, on the heap, where it stays: it is large.
+    row: Box<[Row; 1]>,
     /// `None` once a whole document has been read: what follows it means nothing, and a response may take long.
     request: Option<Box<RequestBody>>,
     response: Option<ResponseBody>,
@@ -35,7 +36,7 @@ impl Observer {
     /// Begins to observe a request to `endpoint`.
     pub fn new(side: Side, endpoint: Endpoint, req_id: String) -> Observer {
         Observer {
-            row: Row::new(side, endpoint, req_id),
+            row: Box::new([Row::new(side, endpoint, req_id)]),
             request: Some(Box::default()),
             response: None,
             last_read: None,
@@ -44,14 +45,9 @@ impl Observer {
         }
     }
 
-    /// Returns the row, for values that only the driver knows: host, attempts, trace id, …
+    /// Returns the row, for values and moments that only the driver knows: host, attempts, trace id, …
     pub fn row_mut(&mut self) -> &mut Row {
-        &mut self.row
-    }
-
-    /// Returns the timeline, for moments that only the driver sees.
-    pub fn timeline_mut(&mut self) -> &mut Timeline {
-        &mut self.row.timeline
+        &mut self.row[0]
     }
 
     /// Takes a piece of the request body, in order, of any size.
@@ -69,7 +65,7 @@ impl Observer {
     pub fn room(&self) -> Option<u64> {
         let request = self.request.as_ref();
         let in_body = request.and_then(|request| request.params.room);
-        self.row.internal.room.or(in_body)
+        self.row[0].internal.room.or(in_body)
     }
 
     /// Returns what has been read of the response's body.
@@ -86,9 +82,10 @@ impl Observer {
         is_encoded: bool,
         at: Stamp,
     ) {
-        self.row.status = Some(status.into());
-        self.row.timeline.set_if_unknown(Moment::ResponseHead, at);
-        let endpoint = self.row.endpoint();
+        let row = self.row_mut();
+        row.status = Some(status.into());
+        row.timeline.set_if_unknown(Moment::ResponseHead, at);
+        let endpoint = row.endpoint();
         self.response = Some(ResponseBody::new(endpoint, content_type, is_encoded));
     }
 
@@ -96,9 +93,10 @@ impl Observer {
     /// client have been held up so far in this response.
     pub fn response_body(&mut self, bytes: &[u8], at: Stamp, stall_nanos: i64) {
         self.last_read = Some(at);
-        if self.row.timeline.side() != Side::Traffic {
-            self.row.client_stall = Some(stall_nanos);
-            self.row.client_stall_until_finish = Some(stall_nanos);
+        let row = self.row_mut();
+        if row.timeline.side() != Side::Traffic {
+            row.client_stall = Some(stall_nanos);
+            row.client_stall_until_finish = Some(stall_nanos);
         }
         if let Some(response) = &mut self.response {
             response.feed(bytes, at, stall_nanos);
@@ -119,7 +117,7 @@ impl Observer {
             true => Relation::Same,
             false => Relation::Unknown,
         };
-        let row = &mut self.row;
+        let row = self.row_mut();
         let timeline = &mut row.timeline;
         let is_hop = timeline.side() == Side::Front;
         if !is_hop {
@@ -160,7 +158,7 @@ impl Observer {
         let parsed = self.take_response();
         let finish = self.last_read.or(is_complete.then_some(at));
         let ended = finish.map_or(at, |read| if is_complete { read } else { at.max(read) });
-        let row = &mut self.row;
+        let [row] = &mut *self.row;
         let is_stream = row.stream == Some(true);
         row.timeline.set(Moment::Finish, finish);
         row.timeline.set(Moment::End, ended);
@@ -191,12 +189,13 @@ impl Observer {
             return ParsedBody::default();
         };
         let parsed = response.finish();
-        self.row.message_whole = Some(self.is_whole);
+        let [row] = &mut *self.row;
+        row.message_whole = Some(self.is_whole);
         // An error's body is no generation.
-        if matches!(self.row.status, Some(200..=299)) {
-            self.row.unread = parsed.unread;
+        if matches!(row.status, Some(200..=299)) {
+            row.unread = parsed.unread;
             let has_failed = parsed.failure.is_some();
-            self.row.generation_whole = parsed.generation_whole.map(|whole| whole && !has_failed);
+            row.generation_whole = parsed.generation_whole.map(|whole| whole && !has_failed);
         }
         parsed
     }
@@ -206,7 +205,7 @@ impl Observer {
             return;
         };
         let is_whole = request.is_whole();
-        let (params, row) = (request.params, &mut self.row);
+        let (params, row) = (request.params, self.row_mut());
         row.stream = params.stream.or(is_whole.then_some(false));
         row.internal.n = params.n.unwrap_or(1).max(1);
         row.input_length = params.input_length().filter(|_| is_whole);
@@ -215,7 +214,7 @@ impl Observer {
         row.model = params.model;
     }
 
-    fn rows(mut row: Row, mut parsed: ParsedBody) -> Vec<Row> {
+    fn rows(row: Box<[Row]>, mut parsed: ParsedBody) -> Vec<Row> {
         if parsed.sequences.is_empty() {
             parsed.sequences.push(SequenceObserver::default());
         }
@@ -224,9 +223,10 @@ impl Observer {
         let count = parsed.sequences.iter().filter(|one| one.has_events).count();
         let sequences = u32::try_from(count).unwrap_or(u32::MAX);
         let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
+        let mut rows = row.into_vec();
         // The first row holds it for all.
-        let trace = std::mem::take(&mut row.internal.trace);
-        let mut rows = vec![row; count];
+        let trace = std::mem::take(&mut rows[0].internal.trace);
+        (1..count).for_each(|_| rows.extend_from_within(..1));
         let recorded = parsed.sequences.into_iter().zip(0..);
         let recorded = recorded.filter(|(one, _)| one.has_events);
         for (row, (sequence, index)) in rows.iter_mut().zip(recorded) {

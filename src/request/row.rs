@@ -1,7 +1,7 @@
 //! A row: what is known of a generated sequence and of its request, from the request's beginning on; final when that has ended. What it
 //! lacks, and why; how it is completed when its cells have been read from a file.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crate::clock::Stamp;
 use crate::offset::Offset;
@@ -23,6 +23,15 @@ use super::unseen::{Unseen, Unseens};
 
 /// The rows of a request, one per sequence, shared by all consumers.
 pub type Rows = Arc<Vec<Row>>;
+
+/// The columns of durations between two moments: every row that ends looks at all of them.
+static PERIODS: LazyLock<Vec<(&Column, Period)>> = LazyLock::new(|| {
+    let periods = COLUMNS.iter().filter_map(|column| match column.origin {
+        Origin::Period(period) => Some((column, period)),
+        _ => None,
+    });
+    periods.collect()
+});
 
 /// Returns the rows without messages of the server, which may quote the prompt: for all consumers but the records file.
 pub fn without_quotes(rows: &Rows) -> Rows {
@@ -181,11 +190,10 @@ impl Row {
             Some(TtftSource::Server) => Period::TTFT_ENGINE,
             _ => Period::TTFT_OBSERVED,
         };
-        let periods = COLUMNS.iter().filter_map(|column| match column.origin {
-            Origin::Period(period) => Some((column, period)),
-            _ => None,
-        });
-        periods.chain([(ColumnId::ttft.column(), ttft)])
+        PERIODS
+            .iter()
+            .copied()
+            .chain([(ColumnId::ttft.column(), ttft)])
     }
 
     /// Returns prompt tokens: by `meta_info`, else `usage`.

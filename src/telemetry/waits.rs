@@ -132,8 +132,7 @@ impl WaitLog {
             let (stays, due) = of.due(now, *late)?;
             Some((worker.clone(), stays, due, of.facts(worker, untimed)))
         };
-        let due: Vec<(String, Vec<Stay>, Range<usize>, ServerFacts)> =
-            timed.iter_mut().filter_map(due).collect();
+        let due: Vec<_> = timed.iter_mut().filter_map(due).collect();
         // One row that was late long ago delays no more.
         *late -= *late / 64;
         let is_young = |at: Stamp| now.nanos_since(at) < MAX_AGE_NANOS;
@@ -165,16 +164,16 @@ fn wait(row: &Row) -> Option<(&str, Stay)> {
 impl Log {
     /// Adds a wait in the queue of a worker, at the time `now`.
     fn add_timed(&mut self, of: Worker, wait: Wait, now: Stamp, metrics: &Metrics) {
-        let worker = of.0.clone();
+        let worker = of.0.as_str();
         let is_known = self.timed.contains_key(&of);
         let has_room = !worker.is_empty() && (is_known || self.timed.len() < MAX_WORKERS);
         let Some(stay) = wait.stay.filter(|_| has_room) else {
-            return metrics.add_wait(&worker, Cause::Unknown, wait.nanos);
+            return metrics.add_wait(worker, Cause::Unknown, wait.nanos);
         };
         if !is_known {
             // Without a series at 0, Prometheus would not see the first count as an increase.
             let all = Cause::ALL.into_iter().take(Cause::AT_ONE_SERVER);
-            all.for_each(|cause| metrics.add_wait(&worker, cause, 0));
+            all.for_each(|cause| metrics.add_wait(worker, cause, 0));
         }
         let of_worker = self.timed.entry(of).or_default();
         of_worker.shift = wait.shift.or(of_worker.shift);

@@ -223,9 +223,9 @@ impl Client {
     fn in_flight<'a>(&self, job: &Job) -> InFlight<'a> {
         let mut observer = Observer::new(Side::Traffic, job.endpoint, job.req_id.clone());
         let is_server = self.options.upstream == UpstreamKind::Server;
-        observer.timeline_mut().upstream_is_server(is_server);
+        observer.row_mut().timeline.upstream_is_server(is_server);
         if let Some(at) = job.scheduled {
-            observer.timeline_mut().set(Moment::Scheduled, at);
+            observer.row_mut().timeline.set(Moment::Scheduled, at);
         }
         observer.request_body(&job.body);
         InFlight {
@@ -258,13 +258,12 @@ impl Client {
             };
             let request = self.recorded_request(job, &traceparent);
             let now = self.clock.now();
-            let timeline = in_flight.observer.timeline_mut();
+            let row = in_flight.observer.row_mut();
             // A second attempt's connect comes after the first write, so it does not delay the send.
-            if !was_idle && timeline.raw(Moment::Sent).is_none() {
+            if !was_idle && row.timeline.raw(Moment::Sent).is_none() {
                 in_flight.connect_nanos = now.nanos_since(began);
             }
-            timeline.set_if_unknown(Moment::Sent, now);
-            let row = in_flight.observer.row_mut();
+            row.timeline.set_if_unknown(Moment::Sent, now);
             row.attempts = row.attempts.map(|before| before + 1);
             row.upstream_reused = Some(connection.reused);
             match connection.send(request).await {

@@ -27,7 +27,7 @@ fn recorded() -> Vec<Vec<Row>> {
 fn observed(recording: &Recording, endpoint: Endpoint) -> Vec<Row> {
     let at = |seconds: f64| Stamp::from_nanos(SENT).plus_seconds(seconds);
     let mut observer = Observer::new(Side::Front, endpoint, recording.case.clone());
-    let timeline = observer.timeline_mut();
+    let timeline = &mut observer.row_mut().timeline;
     timeline.set(Moment::Arrival, at(-2.0 * MS));
     timeline.set(Moment::Forwarded, at(-MS));
     timeline.set(Moment::RouterSend, at(-MS));

@@ -78,7 +78,7 @@ fn after_its_last_event_an_answer_is_whole_for_the_client_and_once_the_message_i
 #[test]
 fn behind_a_front_that_did_not_say_when_it_sent_nobody_saw_the_router_send() {
     let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".to_owned());
-    let timeline = observer.timeline_mut();
+    let timeline = &mut observer.row_mut().timeline;
     timeline.upstream_is_server(true);
     timeline.set(Moment::Sent, AT);
     assert_eq!(timeline.raw(Moment::RouterSend), Some(AT));
@@ -144,8 +144,8 @@ fn apart(nanos: i64, error_nanos: i64) -> Relation {
 #[test]
 fn a_negative_duration_within_the_clocks_error_is_not_wrong() {
     let mut observer = generate(JSON);
-    observer.timeline_mut().upstream_is_server(true);
-    observer.timeline_mut().set(Moment::Forwarded, AT);
+    observer.row_mut().timeline.upstream_is_server(true);
+    observer.row_mut().timeline.set(Moment::Forwarded, AT);
     // Received 1 ms before it was sent.
     let body = r#"{"text":"a","meta_info":{"id":"i","request_received_ts":1795167999.999}}"#;
     let mut rows = in_pieces(observer, [(0, body)], End::Complete);
@@ -160,7 +160,7 @@ fn a_negative_duration_within_the_clocks_error_is_not_wrong() {
 #[test]
 fn the_last_send_of_another_clock_is_as_early_as_its_error_allows() {
     let mut observer = generate(STREAM);
-    let timeline = observer.timeline_mut();
+    let timeline = &mut observer.row_mut().timeline;
     timeline.set(Moment::Forwarded, AT);
     assert_eq!(timeline.last_send(), Some(AT));
     timeline.set(Moment::WorkerForwarded, AT.plus_nanos(5_000));

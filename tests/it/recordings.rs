@@ -26,7 +26,7 @@ fn observe<B: AsRef<[u8]>>(
     pieces: &[(f64, B)],
 ) -> Vec<Row> {
     let mut observer = Observer::new(Side::Front, endpoint, recording.case.clone());
-    observer.timeline_mut().set(Moment::Arrival, stamp(0.0));
+    observer.row_mut().timeline.set(Moment::Arrival, stamp(0.0));
     exchange(observer, recording, 0.0, pieces, 0.0)
 }
 
@@ -146,7 +146,7 @@ fn at_any_split_the_rows_are_the_same_and_no_read_between_makes_them_inconsisten
 fn through_all(side: Side, apart: Option<Offset>) -> Row {
     let stamp = |n: i64| Stamp::from_nanos(SENT + n * 1_000_000);
     let mut observer = Observer::new(side, Endpoint::Chat, "all".into());
-    let timeline = observer.timeline_mut();
+    let timeline = &mut observer.row_mut().timeline;
     // One server's: what only a pair has keeps no place among them.
     use Moment::{DecodeStart, KvArrived, KvReserved, PrefillReplied};
     let of_pair = [KvReserved, KvArrived, DecodeStart, PrefillReplied];

@@ -4,7 +4,6 @@ use parking_lot::MutexGuard;
 use serde_json::Value;
 
 use crate::clock::Stamp;
-use crate::proxy::identity::new_span_id;
 use crate::proxy::shared::Role;
 use crate::request::{
     Attempt, FailedAttempt, MAX_FAILED, Moment, Outcome, ParentSpan, Sending, ServerRole, SpanId,
@@ -23,7 +22,7 @@ impl Context {
         let Some(worker) = self.role.worker() else {
             return;
         };
-        let (span, worker) = (new_span_id(), worker.to_owned());
+        let (span, worker) = (SpanId::random(), worker.to_owned());
         let host = self.own_host().unwrap_or_default();
         self.so_far.span = Some(span);
         if self.shared.engine.is_some() {
@@ -47,12 +46,12 @@ impl Context {
         self.attempt.as_ref().map(|attempt| attempt.data.lock())
     }
 
-    /// An upstream was chosen.
-    pub fn set_upstream(&mut self, upstream: &Address) {
-        self.upstream = upstream.name();
+    /// An upstream was chosen; `name` is its host and port.
+    pub fn set_upstream(&mut self, name: &str, address: &Address) {
+        self.upstream = name.to_owned();
         let config = self.shared.config.load();
         let mut hops = config.workers.iter();
-        self.is_at_own_hop = self.is_before_servers() && hops.any(|hop| upstream.is_at(hop.listen));
+        self.is_at_own_hop = hops.any(|hop| address.is_at(hop.listen)) && self.is_before_servers();
         if let Some(mut attempt) = self.attempt_data() {
             attempt.host = self.own_host().unwrap_or_default();
         }
@@ -71,7 +70,7 @@ impl Context {
     /// The upstream cannot be connected to, at any of its addresses, as tried since `began`. That is an attempt, of which no hop knows.
     pub fn upstream_unreachable(&mut self, began: Stamp, outcome: Outcome) {
         let now = self.shared.clock.now();
-        self.trace_sending(new_span_id(), began, Some(now));
+        self.trace_sending(SpanId::random(), began, Some(now));
         if self.is_before_servers() {
             self.unconnected.push(FailedAttempt {
                 host: self.upstream.clone(),
@@ -97,18 +96,19 @@ impl Context {
             attempt.forwarded = Some(now);
         }
         // A hop has one since its attempt arrived.
-        let span = *self.so_far.span.get_or_insert_with(new_span_id);
+        let span = *self.so_far.span.get_or_insert_with(SpanId::random);
         if let Some(request) = &self.request {
             self.shared.joins.add_span(request, span);
         }
         self.trace_sending(span, now, None);
         if let Some(observer) = &mut self.observer {
-            observer.row_mut().span_id = Some(span);
+            let row = observer.row_mut();
+            row.span_id = Some(span);
             let moment = match self.role {
                 Role::Front => Moment::Forwarded,
                 Role::Hop(_) => Moment::WorkerForwarded,
             };
-            observer.timeline_mut().set(moment, now);
+            row.timeline.set(moment, now);
         }
         let trace = self.trace.as_ref()?;
         // A request without a span of ours stays below its client's.

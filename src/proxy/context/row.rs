@@ -65,8 +65,8 @@ impl Context {
         now: Stamp,
     ) -> Vec<Row> {
         let mut at_hop = BodyTiming::default();
-        let head = observer.timeline_mut().raw(Moment::ResponseHead);
         let row = observer.row_mut();
+        let head = row.timeline.raw(Moment::ResponseHead);
         // A response with a hop's stamps, or one that names a server, is from a server.
         let may_be_routers =
             head.is_some() && self.so_far.hop.is_none() && self.named_host.is_none();

@@ -251,11 +251,11 @@ fn who_could_not_be_connected_to_is_a_failed_attempt_unless_the_row_is_of_it() {
         let now = shared.clock.now();
         let mut front = Context::new(shared.clone(), Role::Front, now);
         front.start_recording(Endpoint::Generate, None, &HeaderMap::new());
-        front.set_upstream(&Address::parse(refuses).unwrap());
+        front.set_upstream(refuses, &Address::parse(refuses).unwrap());
         front.upstream_unreachable(now, Outcome::ProxyError);
         let is_sent = others.contains("sent");
         if others.contains("chosen") {
-            front.set_upstream(&Address::parse(other).unwrap());
+            front.set_upstream(other, &Address::parse(other).unwrap());
         }
         if is_sent {
             front.begin_sending();

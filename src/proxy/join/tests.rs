@@ -424,7 +424,7 @@ fn a_router_that_passed_the_head_on_before_prefill_replied_held_nothing() {
     leg.body_timing.piece(at(100), 0);
     for (head, held) in [(50, None), (110, Some(at(100)))] {
         let mut observer = Observer::new(Side::Front, Endpoint::Generate, String::new());
-        let timeline = observer.timeline_mut();
+        let timeline = &mut observer.row_mut().timeline;
         timeline.relate(ClockOf::Hop, Relation::Same);
         timeline.set(Moment::WorkerFirstToken, at(60));
         timeline.set(Moment::FirstToken, at(120));

@@ -13,7 +13,7 @@ const MS: i64 = 1_000_000;
 /// A streamed response of these events, the first read at 100 ms, each of the others 10 ms later.
 fn row(endpoint: Endpoint, events: &[&str]) -> Row {
     let mut observer = Observer::new(Side::Front, endpoint, "id".into());
-    observer.timeline_mut().set(Moment::Forwarded, at(1));
+    observer.row_mut().timeline.set(Moment::Forwarded, at(1));
     observer.response_head(200, Some("text/event-stream"), false, at(90));
     for (event, number) in events.iter().zip(0..) {
         let event = format!("data: {event}\n\n");
@@ -146,7 +146,7 @@ fn what_was_sent_and_read_bounds_the_engines_clock() {
     };
     let reply = |is_whole: bool| {
         let mut observer = Observer::new(Side::Front, Endpoint::Chat, "id".into());
-        observer.timeline_mut().set(Moment::Forwarded, at(1));
+        observer.row_mut().timeline.set(Moment::Forwarded, at(1));
         observer.response_head(200, Some("application/json"), false, at(130));
         let body = "{\"id\":\"r\",\"choices\":[{\"index\":0,\"message\":{\"content\":\"x\"}}]}";
         observer.response_body(body.as_bytes(), at(140), 0);

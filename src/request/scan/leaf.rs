@@ -39,6 +39,7 @@ pub struct Skip {
 impl Leaf {
     /// Returns where the value at the start of `rest` ends, if it is of this kind and complete. For a string `rest` begins after
     /// the quote, for a container after the bracket.
+    #[inline]
     pub fn end(self, rest: &[u8]) -> Option<usize> {
         match self {
             Leaf::String(_) => string_end(false, rest),

@@ -50,7 +50,7 @@ impl Metrics {
         }
         let waited = rows.iter().filter_map(|row| row.pure_queue_time);
         let waited = waited.reduce(|sum, nanos| sum + nanos);
-        for (header, value) in label_pairs(first.labels.as_deref().unwrap_or_default()) {
+        for (header, value) in first.labels.iter().flat_map(|labels| label_pairs(labels)) {
             let outcome = labels.outcome;
             self.label_requests.with(&[header, value, outcome]).inc();
             // If no server reported a wait there is no series, rather than 0.

@@ -103,7 +103,7 @@ impl Life {
         stamps.hop = Some(Box::new(hop));
         let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
         let sent = generator(self.sent);
-        observer.timeline_mut().set(Moment::Sent, sent);
+        observer.row_mut().timeline.set(Moment::Sent, sent);
         observer.stamps(&stamps, "generator");
         let kind = Some("text/event-stream");
         observer.response_head(200, kind, false, generator(head));

@@ -157,8 +157,11 @@ fn add(lag: &mut Lag, due: i64, [late, slot_nanos, connect_nanos]: [i64; 3]) {
     let scheduled = Stamp::from_nanos(due);
     let sent = scheduled.plus_nanos(late + slot_nanos + connect_nanos);
     let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
-    observer.timeline_mut().set(Moment::Scheduled, scheduled);
-    observer.timeline_mut().set(Moment::Sent, sent);
+    observer
+        .row_mut()
+        .timeline
+        .set(Moment::Scheduled, scheduled);
+    observer.row_mut().timeline.set(Moment::Sent, sent);
     lag.add(&Exchange {
         rows: observer.finish(End::Complete, sent),
         stamps: None,
