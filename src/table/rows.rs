@@ -240,15 +240,7 @@ fn read_file(
             stats.origin = Some(origin);
             let base = Base::of(time);
             if base != origin.base {
-                let since = match base {
-                    Base::Epoch => "the Unix epoch",
-                    Base::Run => "the beginning of its run",
-                };
-                let message = format!(
-                    "its times count from {since}, those of the file before it do not: make both with the same --time-base, or \
-                     report on them one by one"
-                );
-                return Err(Error::read(path, message));
+                return Err(other_base(path, base));
             }
             if base == Base::Epoch {
                 stats.began = Some(seconds(origin.nanos));
@@ -265,6 +257,19 @@ fn read_file(
             sink(table, stats.began);
         }
     }
+}
+
+/// Returns the error of a file whose times count from elsewhere than those of the file before it.
+fn other_base(path: &Path, base: Base) -> Error {
+    let since = match base {
+        Base::Epoch => "the Unix epoch",
+        Base::Run => "the beginning of its run",
+    };
+    let message = format!(
+        "its times count from {since}, those of the file before it do not: make both with the same --time-base, or report on them \
+         one by one"
+    );
+    Error::read(path, message)
 }
 
 /// Opens a file, which may be compressed by gzip.
