@@ -10,13 +10,12 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
 use nix::sys::prctl::{set_child_subreaper, set_pdeathsig};
 use nix::sys::signal::{Signal, killpg, raise};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use tokio::process::{Child, Command};
@@ -64,6 +63,8 @@ struct Keeper {
 
 /// How long a process may take to end after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the keeper looks whether a group is gone.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Process {
     /// Makes a process that is not started yet.
@@ -360,13 +361,13 @@ pub fn keep(command: &[OsString]) -> ExitCode {
     let status = child.wait().unwrap_or_default();
     let _ = killpg(group, Signal::SIGKILL);
     let of_group = Pid::from_raw(-group.as_raw());
-    let (waits, gone) = channel::<()>();
-    std::thread::spawn(move || {
-        while waitpid(of_group, None).is_ok() {}
-        drop(waits);
-    });
-    // What hangs in the kernel is left.
-    let _ = gone.recv_timeout(STOP_TIMEOUT);
+    for _ in 0..STOP_TIMEOUT.as_millis() / POLL_INTERVAL.as_millis() {
+        match waitpid(of_group, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => std::thread::sleep(POLL_INTERVAL),
+            Ok(_) => {}
+            Err(_) => break,
+        }
+    }
     if let Some(signal) = status.signal() {
         let _ = Signal::try_from(signal).and_then(raise);
     }
