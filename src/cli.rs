@@ -87,9 +87,9 @@ enum Command {
     /// Run a command that ends when standard input ends: for experiments, should they be killed
     #[command(name = KEEPER, hide = true)]
     EndWithParent {
-        /// Be the command, below the process that ends it
+        /// Be the command, below this process, which ends it
         #[arg(long)]
-        kept: bool,
+        kept_by: Option<u32>,
         /// The command
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
@@ -151,8 +151,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Whatif(args) => run_whatif(&args)?,
         Command::EndWithParent {
             command,
-            kept: true,
-        } => return Ok(be_kept(&command)),
+            kept_by: Some(keeper),
+        } => return Ok(be_kept(keeper, &command)),
         Command::EndWithParent { command, .. } => return Ok(keep(&command)),
         Command::Health { admin } => run_health(admin)?,
         Command::Completions { shell } => {

@@ -40,7 +40,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::listener;
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::error::Error;
 
@@ -297,8 +296,19 @@ async fn accept<F: Future<Output = ()> + Send + 'static>(
 ) {
     let mut connections = JoinSet::new();
     loop {
-        let (stream, _) = listener::accept(&listener, &mut connections, "").await;
-        connections.spawn(serve(stream));
+        tokio::select! {
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(serve(stream));
+                }
+                Err(error) => {
+                    // Mostly for lack of file descriptors: wait until connections end.
+                    log::warn!("a connection was not accepted: {error}");
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            },
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::request::scan::{Progress, Scanner, Sink};
 use crate::request::{EngineReport, Field, LOG_LINE, MetaInfo, Scalar, TimingSource};
@@ -19,11 +19,13 @@ use crate::request::{EngineReport, Field, LOG_LINE, MetaInfo, Scalar, TimingSour
 /// dropped, and is not waited for.
 #[derive(Debug)]
 pub struct LogReader {
+    path: PathBuf,
     /// Has the folder read once more.
     request: Sender<()>,
     readings: Receiver<Reading>,
-    /// Whether one has been requested that has not come yet: the next poll may lack what was written since then.
-    pub is_reading: bool,
+    /// When one was requested that has not come yet: the next poll may lack what was written since then.
+    pub reading_since: Option<Instant>,
+    is_silence_logged: bool,
     /// Whether the last poll left lines unread, or the disk did not answer it.
     pub is_behind: bool,
 }
@@ -62,9 +64,9 @@ const PREFIX: &[u8] = b"sglang-request-metrics-";
 const SUFFIX: &[u8] = b".log";
 /// The number of bytes of a file from which on the rest of it is read the next time.
 const MAX_READ_BYTES: u64 = 16 << 20;
-/// How long a disk may take for one poll before the caller goes on.
+/// How long a poll waits for the disk.
 const POLL_TIMEOUT: Duration = Duration::from_millis(20);
-/// The same for the first, which finds the ends of the logs.
+/// The same for the first, which finds the ends of the logs; after that long a disk is said not to answer.
 const START_TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of bytes of a line that are held at once.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -77,13 +79,11 @@ impl LogReader {
             ..LogFolder::default()
         });
         reader.read_within(START_TIMEOUT);
-        if reader.is_behind {
-            log::warn!("engine logs: their disk does not answer; nothing waits for it");
-        }
         reader
     }
 
     fn start(mut folder: LogFolder) -> LogReader {
+        let path = folder.path.clone();
         let (request, requested) = mpsc::channel();
         let (sender, readings) = mpsc::channel();
         let run = move || {
@@ -97,9 +97,11 @@ impl LogReader {
             log::warn!("engine logs: {error}; they are not read");
         }
         LogReader {
+            path,
             request,
             readings,
-            is_reading: false,
+            reading_since: None,
+            is_silence_logged: false,
             is_behind: false,
         }
     }
@@ -110,21 +112,35 @@ impl LogReader {
     }
 
     fn read_within(&mut self, timeout: Duration) -> Vec<EngineReport> {
-        if !std::mem::replace(&mut self.is_reading, true) {
-            // Fails if the thread has failed, and then so does what follows.
-            let _ = self.request.send(());
-        }
+        let earlier = self.reading_since;
+        let since = earlier.unwrap_or_else(|| self.request_reading());
         match self.readings.recv_timeout(timeout) {
             Ok((reports, is_behind)) => {
-                self.is_reading = false;
+                // One that was requested earlier may lack the latest lines.
+                self.reading_since = earlier.map(|_| self.request_reading());
                 self.is_behind = is_behind;
                 reports
             }
             Err(error) => {
+                self.reading_since = Some(since);
                 self.is_behind = error == RecvTimeoutError::Timeout;
+                let is_silent = self.is_behind && since.elapsed() >= START_TIMEOUT;
+                if is_silent && !std::mem::replace(&mut self.is_silence_logged, true) {
+                    let path = self.path.display();
+                    log::warn!(
+                        "engine logs: {path}: the disk does not answer; nothing waits for it"
+                    );
+                }
                 Vec::new()
             }
         }
+    }
+
+    /// Has the folder read once more. Returns when that was.
+    fn request_reading(&self) -> Instant {
+        // Fails if the thread has failed, and then so does what follows.
+        let _ = self.request.send(());
+        Instant::now()
     }
 }
 

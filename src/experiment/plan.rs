@@ -309,7 +309,8 @@ fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Er
     let values = alternatives(name, value);
     let problem = match values.len() {
         0 => "must not be an empty list",
-        _ if !name.starts_with("proxy.") && values.iter().any(has_flag) => {
+        // Of the proxy it is a key of its file; what has no table is given as --flag=ITEM.
+        _ if name.contains('.') && !name.starts_with("proxy.") && values.iter().any(has_flag) => {
             "an item that begins with - would be taken for a flag; give it alone, or without -"
         }
         2.. if name == "repeats" => "must be one number: it is not varied",

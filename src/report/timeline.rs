@@ -209,7 +209,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             (hopless, "no worker hop"),
             (silent, "--enable-trace"),
             (unrelated, "clock could not be compared"),
-            (whole, "no stream that can be read"),
+            (whole, "not streamed"),
         ] {
             let all = unseen(&sample.row());
             assert_eq!(all.len(), 1, "{all:?}");

@@ -56,14 +56,14 @@ impl ResponseBody {
     /// is then only timed.
     pub fn new(endpoint: Endpoint, content_type: Option<&str>, is_encoded: bool) -> ResponseBody {
         let is = |kind| content_type.is_some_and(|value| is_kind(value, kind));
-        let framing = if is_encoded {
+        let framing = if is("text/html") {
+            Framing::Opaque(Unread::Html)
+        } else if is_encoded {
             Framing::Opaque(Unread::Encoded)
         } else if is("text/event-stream") {
             Framing::Events(SseScanner::default())
         } else if is("application/json") {
             Framing::Json
-        } else if is("text/html") {
-            Framing::Opaque(Unread::Html)
         } else {
             Framing::Opaque(Unread::ContentType)
         };

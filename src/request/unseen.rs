@@ -39,7 +39,7 @@ names! {
         EngineClock = "engine_clock",
         /// the proxy's clock could not be compared with ours
         ProxyClock = "proxy_clock",
-        /// the first token was not measured: no stream that can be read
+        /// the first token was not measured: not streamed, or no stream that can be read
         FirstToken = "first_token",
     }
 }

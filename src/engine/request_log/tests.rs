@@ -256,16 +256,41 @@ fn a_request_that_waits_gets_its_line_while_the_process_runs_and_at_its_end() {
     }
 }
 
-#[test]
-fn a_disk_that_never_answers_holds_up_neither_rows_nor_the_end() {
-    let (request, _requested) = mpsc::channel();
-    let (_sender, readings) = mpsc::channel();
+/// A reader whose first reading has begun, and the ends that its thread has.
+fn begun_reader() -> (LogReader, Receiver<()>, Sender<Reading>) {
+    let (request, requested) = mpsc::channel();
+    let (sender, readings) = mpsc::channel();
     let reader = LogReader {
+        path: PathBuf::new(),
         request,
         readings,
-        is_reading: false,
+        reading_since: Some(Instant::now()),
+        is_silence_logged: false,
         is_behind: false,
     };
+    (reader, requested, sender)
+}
+
+#[test]
+fn a_disk_that_never_answers_holds_up_neither_rows_nor_the_end() {
+    let (reader, _requested, _sender) = begun_reader();
     let now = Clock::system().now();
     assert_eq!(joined(reader, now, now.plus_nanos(NANOS / 10)), 0);
+}
+
+#[test]
+fn the_last_reading_begins_after_the_last_line() {
+    let mut logs = Logs::new();
+    logs.ids();
+    logs.append(HOUR, &line("a", 0));
+    let (reader, requested, sender) = begun_reader();
+    sender.send(Reading::default()).unwrap();
+    let mut later = Some(logs.folder.poll());
+    std::thread::spawn(move || {
+        for () in requested {
+            let _ = sender.send(later.take().unwrap_or_default());
+        }
+    });
+    let now = Clock::system().now();
+    assert_eq!(joined(reader, now.plus_seconds(60.0), now), 1);
 }

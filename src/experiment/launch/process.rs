@@ -332,13 +332,18 @@ pub fn keep(command: &[OsString]) -> ExitCode {
     let _ = set_child_subreaper(true);
     let started = io::stderr().as_fd().try_clone_to_owned().and_then(|log| {
         let mut kept = std::process::Command::new("/proc/self/exe");
-        kept.args([KEEPER, "--kept", "--"]).args(command);
+        let keeper = std::process::id().to_string();
+        kept.args([KEEPER, "--kept-by", &keeper, "--"])
+            .args(command);
         let kept = kept.process_group(0).stdin(Stdio::null());
         kept.stdout(log).spawn()
     });
     let mut child = match started {
         Ok(child) => child,
-        Err(error) => return cannot_execute(KEEPER.as_ref(), &error),
+        Err(error) => {
+            let program = command.first().map_or(KEEPER.as_ref(), OsString::as_os_str);
+            return cannot_execute(program, &error);
+        }
     };
     // The system's process ids fit.
     let group = Pid::from_raw(child.id().cast_signed());
@@ -369,14 +374,21 @@ pub fn keep(command: &[OsString]) -> ExitCode {
         }
     }
     if let Some(signal) = status.signal() {
-        let _ = Signal::try_from(signal).and_then(raise);
+        // The first SIGSEGV or SIGBUS only removes the runtime's own handler.
+        for _ in 0..2 {
+            let _ = Signal::try_from(signal).and_then(raise);
+        }
     }
     ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1))
 }
 
 /// Becomes a command. The system kills it with its keeper, should that be killed, too.
-pub fn be_kept(command: &[OsString]) -> ExitCode {
+pub fn be_kept(keeper: u32, command: &[OsString]) -> ExitCode {
     let _ = set_pdeathsig(Signal::SIGKILL);
+    if std::os::unix::process::parent_id() != keeper {
+        // It was killed before.
+        return ExitCode::from(128 + Signal::SIGKILL as u8);
+    }
     let (program, args) = command.split_first().unzip();
     let program = program.cloned().unwrap_or_default();
     let mut command = std::process::Command::new(&program);

@@ -173,6 +173,9 @@ impl DeploymentSpec {
             self.has_proxy() || self.proxy.is_empty(),
             "[proxy] has no effect: no proxy is started; take front = true, hops = true or router = \"builtin\""
         );
+        if !self.has_proxy() {
+            return Ok(());
+        }
         let upstream = "http://server.invalid:1".to_owned();
         let hops = if self.hops { self.servers.len() } else { 0 };
         let hops = vec![(ANY, upstream.clone()); hops];

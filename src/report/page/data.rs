@@ -14,7 +14,7 @@ use crate::report::load::{OverTime, TimeSpent, latencies};
 use crate::report::reader::Run;
 use crate::report::render::{max_rate, named, servers_table};
 use crate::report::why::WaitReport;
-use crate::request::{Breakdown, Column, ColumnId, Scope, StageSet};
+use crate::request::{Breakdown, Column, ColumnId, Scope, ServerRole, StageSet};
 use crate::stats::sorted;
 use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
@@ -83,7 +83,14 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
     let used = |row| used.map(|column| run.table.text(column, row));
     let used: BTreeSet<&str> = (0..run.table.len()).flat_map(used).collect();
     let hosts = &report.summary.hosts;
-    let is_idle = |one: &&ServerFile| !hosts.contains_key(&one.host) && !used.contains(&*one.host);
+    // Rows without a hop name no prefill server.
+    let is_known = |one: &ServerFile| match one.role {
+        Some(ServerRole::Prefill) => run.table.has(ColumnId::prefill_host),
+        _ => true,
+    };
+    let is_idle = |one: &&ServerFile| {
+        is_known(one) && !hosts.contains_key(&one.host) && !used.contains(&*one.host)
+    };
     let idle = started.filter(is_idle);
     servers
         .rows

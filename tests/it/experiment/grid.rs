@@ -368,6 +368,12 @@ fn plans_and_helps_are_shown_as_they_were() {
         assert_shown(&[command, "--help"], &format!("{command}.help.txt"));
     }
     assert_shown(&["demo", "--help"], "demo.help.txt");
+    // What an exporter's variables say of a proxy is nothing to a plan without one.
+    let mut unproxied = queuescope(&["node", "--print-plan", "--otlp-protocol", "http/protobuf"]);
+    unproxied.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
+    unproxied.env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json");
+    let unproxied = run(unproxied);
+    assert_eq!(unproxied.code, Some(0), "{}", unproxied.err);
     // Flags vary as they were typed: the last fastest.
     let flags = "routing --print-plan --router sglang-router --preset low-latency --vocab-size 90,80 --seed 3,4 \
                  --request-rate 5,inf --goodput ttft:5 --goodput e2el:9 --set sim.decode_step_ms=8 --set env.A=b";

@@ -80,6 +80,11 @@ fn a_keeper_ends_as_what_it_keeps_when_nothing_of_its_group_is_left() {
     for (end, script, status) in [
         ("itself", "sleep 1000 & echo $!; exit 7", (Some(7), None)),
         ("a signal", "sleep 1000 & echo $!; wait", (None, Some(9))),
+        (
+            "a fault",
+            "sleep 1000 & echo $!; kill -SEGV $$",
+            (None, Some(11)),
+        ),
         ("its parent", "sleep 1000 & echo $!; wait", (None, Some(15))),
     ] {
         let mut keeper = queuescope(&["end-with-parent", "--", "sh", "-c", script]);
@@ -118,6 +123,9 @@ fn what_is_kept_ends_with_a_keeper_that_is_killed() {
     keeper.kill().unwrap();
     keeper.wait().unwrap();
     let status = format!("/proc/{}/status", said.trim());
+    // It was killed before the command began.
+    let orphan = queuescope(&["end-with-parent", "--kept-by", "1", "--", "true"]).status();
+    assert_eq!(orphan.unwrap().code(), Some(137));
     // Nobody may have waited for it yet.
     let has_ended = |status: String| status.contains("\nState:\tZ");
     until("its end", || {
