@@ -301,10 +301,7 @@ impl Joiner {
         while let Ok((message, _)) = self.inbox.try_recv() {
             self.handle(message, self.clock.now());
         }
-        let mut is_stale = self
-            .logs
-            .as_ref()
-            .is_some_and(|logs| logs.reading_since.is_some());
+        let mut is_stale = self.logs.as_ref().is_some_and(|logs| logs.is_reading);
         // Limited, as a log may grow as fast as it is read, or its disk not answer.
         let until = self.clock.now().plus_nanos(LAST_WAIT_NANOS);
         loop {

@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::request::scan::{Progress, Scanner, Sink};
 use crate::request::{EngineReport, Field, LOG_LINE, MetaInfo, Scalar, TimingSource};
@@ -23,8 +23,10 @@ pub struct LogReader {
     /// Has the folder read once more.
     request: Sender<()>,
     readings: Receiver<Reading>,
-    /// When one was requested that has not come yet: the next poll may lack what was written since then.
-    pub reading_since: Option<Instant>,
+    /// Whether one has been requested that has not come yet: the next poll may lack what was written since then.
+    pub is_reading: bool,
+    /// How long polls have waited for it.
+    waited: Duration,
     is_silence_logged: bool,
     /// Whether the last poll left lines unread, or the disk did not answer it.
     pub is_behind: bool,
@@ -66,7 +68,7 @@ const SUFFIX: &[u8] = b".log";
 const MAX_READ_BYTES: u64 = 16 << 20;
 /// How long a poll waits for the disk.
 const POLL_TIMEOUT: Duration = Duration::from_millis(20);
-/// The same for the first, which finds the ends of the logs; after that long a disk is said not to answer.
+/// The same for the first, which finds the ends of the logs; if polls have waited that long, the disk is said not to answer.
 const START_TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of bytes of a line that are held at once.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -100,7 +102,8 @@ impl LogReader {
             path,
             request,
             readings,
-            reading_since: None,
+            is_reading: false,
+            waited: Duration::ZERO,
             is_silence_logged: false,
             is_behind: false,
         }
@@ -112,19 +115,24 @@ impl LogReader {
     }
 
     fn read_within(&mut self, timeout: Duration) -> Vec<EngineReport> {
-        let earlier = self.reading_since;
-        let since = earlier.unwrap_or_else(|| self.request_reading());
+        let was_reading = self.is_reading;
+        if !was_reading {
+            self.request_reading();
+        }
         match self.readings.recv_timeout(timeout) {
             Ok((reports, is_behind)) => {
-                // One that was requested earlier may lack the latest lines.
-                self.reading_since = earlier.map(|_| self.request_reading());
+                self.is_reading = false;
+                if was_reading {
+                    // It may lack the latest lines.
+                    self.request_reading();
+                }
                 self.is_behind = is_behind;
                 reports
             }
             Err(error) => {
-                self.reading_since = Some(since);
                 self.is_behind = error == RecvTimeoutError::Timeout;
-                let is_silent = self.is_behind && since.elapsed() >= START_TIMEOUT;
+                self.waited += timeout;
+                let is_silent = self.is_behind && self.waited >= START_TIMEOUT;
                 if is_silent && !std::mem::replace(&mut self.is_silence_logged, true) {
                     let path = self.path.display();
                     log::warn!(
@@ -136,11 +144,12 @@ impl LogReader {
         }
     }
 
-    /// Has the folder read once more. Returns when that was.
-    fn request_reading(&self) -> Instant {
+    /// Has the folder read once more.
+    fn request_reading(&mut self) {
         // Fails if the thread has failed, and then so does what follows.
         let _ = self.request.send(());
-        Instant::now()
+        self.is_reading = true;
+        self.waited = Duration::ZERO;
     }
 }
 

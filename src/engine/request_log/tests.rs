@@ -264,7 +264,8 @@ fn begun_reader() -> (LogReader, Receiver<()>, Sender<Reading>) {
         path: PathBuf::new(),
         request,
         readings,
-        reading_since: Some(Instant::now()),
+        is_reading: true,
+        waited: Duration::ZERO,
         is_silence_logged: false,
         is_behind: false,
     };
