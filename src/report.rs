@@ -157,6 +157,11 @@ impl RunReport<'_> {
 /// The summary of a run as its `summary.json` has it: these figures, and what the file has that is not computed from rows.
 pub fn summary_of(run: &Run, figures: &Summary) -> Value {
     let mut summary = figures.to_json();
+    if run.lacks_rows() {
+        let members = summary.as_object_mut().into_iter().flatten();
+        let numbers = members.filter(|(_, value)| value.is_number());
+        numbers.for_each(|(_, value)| *value = Value::Null);
+    }
     for (name, value) in run.summary.as_object().into_iter().flatten() {
         if name == "versions" || summary.get(name).is_none() {
             summary[name] = value.clone();

@@ -22,7 +22,7 @@ use crate::units::count;
 pub mod search;
 pub mod single;
 
-use super::plan::{self, Plan, Run, grid};
+use super::plan::{Plan, Run, grid};
 use search::Search;
 use single::RunResult;
 
@@ -341,9 +341,9 @@ impl Finished {
 pub fn read_plan(dir: &Path) -> anyhow::Result<String> {
     let path = dir.join(PLAN);
     let text = disk::open(&path).and_then(std::io::read_to_string);
-    let is_plan = |text: &String| text.contains(plan::EXPERIMENT);
-    let cut = || std::io::Error::other("is cut: it has no key experiment");
-    let text = text.and_then(|text| Some(text).filter(is_plan).ok_or_else(cut));
+    let has_keys = |text: &String| !text.trim().is_empty();
+    let empty = || std::io::Error::other("is empty");
+    let text = text.and_then(|text| Some(text).filter(has_keys).ok_or_else(empty));
     let dir = dir.display();
     let problem = |error| format!("--resume {dir}: holds no experiment ({PLAN}: {error})");
     text.map_err(|error| Error::usage(problem(error)).into())

@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct Grid {
     /// The headings of the columns.
     pub heads: Vec<String>,
-    /// The rows, as wide as the headings. A row of a single cell is a heading for those below it.
+    /// The rows, at most as wide as the headings. A row of a single cell is a heading for those below it.
     pub rows: Vec<Vec<String>>,
 }
 

@@ -347,6 +347,15 @@ impl Run {
                 let is_epoch = read.origin.is_some_and(|zero| zero.base == Base::Epoch);
                 self.epoch = read.began.filter(|_| is_epoch);
                 self.add_notes(&read);
+                if !read.cut.is_empty() {
+                    self.is_partial = true;
+                    // Those of all its rows.
+                    if let Some(summary) = self.summary.as_object_mut() {
+                        summary.retain(|name, _| {
+                            !["verdict", "duration", "window"].contains(&&**name)
+                        });
+                    }
+                }
                 self.choose_window();
             }
             Err(error) if is_lenient => {
@@ -380,8 +389,8 @@ impl Run {
             let of = of.map_or(String::new(), |all| format!(" of {all}"));
             let requests = self.table.first_rows().count();
             self.notes.push(format!(
-                "unfinished: {requests}{of} requests had ended when the run was cut short; figures are of those, and \
-                 those under way then are missing, the slowest among them"
+                "unfinished: {requests}{of} requests had ended when the run was cut short; those under way then \
+                 are missing, the slowest among them"
             ));
         }
         self.notes.extend(read.left_out());

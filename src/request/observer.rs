@@ -226,6 +226,7 @@ impl Observer {
         let mut rows = row.into_vec();
         // The first row holds it for all.
         let trace = std::mem::take(&mut rows[0].internal.trace);
+        rows.reserve_exact(count - 1);
         (1..count).for_each(|_| rows.extend_from_within(..1));
         let recorded = parsed.sequences.into_iter().zip(0..);
         let recorded = recorded.filter(|(one, _)| one.has_events);

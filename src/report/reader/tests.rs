@@ -248,6 +248,16 @@ fn a_gzip_file_is_read_up_to_where_it_is_cut_off() {
         );
         assert_says(&run.notes[0], &told);
     }
+    // Figures of all its rows are not those of the ones that are left.
+    let dir = folder.path().join("run");
+    write(&dir, "requests.csv.gz", &packed[..packed.len() / 2]);
+    write(
+        &dir,
+        SUMMARY,
+        r#"{"duration": 9, "verdict": {"grade": "VALID"}}"#,
+    );
+    let run = read(dir);
+    assert_eq!((run.mark(), run.duration()), (Some("UNFINISHED"), None));
     // One that was put together of several is read to the cut in the last.
     let twice = [&self::packed(&of_run(3))[..], &self::packed(b"a,b\n")[..9]].concat();
     assert_eq!(read(named("twice.csv.gz", &twice)).table.len(), 3);
@@ -340,6 +350,8 @@ fn a_folder_that_lacks_a_file_says_so_and_is_not_taken_for_cut_short() {
     let row = text.lines().nth(1).unwrap();
     assert_eq!(row.matches(" - ").count(), 8, "{text}");
     assert!(!report.to_csv().contains("success_rate"));
+    let requests = &report.to_json()["runs"][0]["summary"]["requests"];
+    assert_eq!(*requests, Value::Null);
     // A run that failed before its first request has neither.
     std::fs::remove_file(dir.join(SUMMARY)).unwrap();
     assert_says(&read(dir).notes[0], "unfinished: 0 requests had ended");

@@ -221,7 +221,17 @@ pub fn api_key(given: Option<&str>) -> Result<Option<HeaderValue>, String> {
     let key = given.map(str::to_owned).or_else(from_environment);
     let key = key.filter(|key| !key.is_empty());
     let error = |problem| format!("the API key (--api-key or OPENAI_API_KEY) {problem}");
+    if given.is_some_and(looks_like_a_flag) {
+        return Err("--api-key: a flag follows it in place of a key: give the key, in OPENAI_API_KEY if it looks like one".to_owned());
+    }
     key.map(|key| bearer(&key)).transpose().map_err(error)
+}
+
+/// Whether a text is one such as `--disable-stream`.
+fn looks_like_a_flag(text: &str) -> bool {
+    let is_of_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'-';
+    let name = text.strip_prefix("--").unwrap_or_default();
+    !name.is_empty() && name.bytes().all(is_of_name)
 }
 
 /// Returns the value of `Authorization` for a token.

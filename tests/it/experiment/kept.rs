@@ -282,7 +282,7 @@ fn ctrl_c_ends_all_of_it_in_order_and_no_other_plan_goes_on_with_it() {
     let whole = std::fs::read_to_string(plan.path("experiment.toml")).unwrap();
     for (text, said) in [
         (whole.clone() + "x = [", "experiment.toml: line "),
-        (String::new(), "experiment.toml: is cut: it has no key"),
+        (String::new(), "experiment.toml: is empty"),
     ] {
         std::fs::write(plan.path("experiment.toml"), text).unwrap();
         plan.resume("node", &[]).assert_refused(said);
