@@ -198,6 +198,12 @@ impl Table {
         self.firsts.get(row).copied().unwrap_or(false)
     }
 
+    /// The first row of a row's request.
+    pub fn first_of(&self, row: usize) -> usize {
+        let mut rows = (0..=row).rev();
+        rows.find(|row| self.is_first(*row)).unwrap_or(row)
+    }
+
     /// The first row of each request.
     pub fn first_rows(&self) -> impl Iterator<Item = usize> {
         (0..self.len).filter(|row| self.is_first(*row))

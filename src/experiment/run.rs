@@ -305,7 +305,9 @@ fn evaluate(run: &RunResult, rate: f64, share: f64) -> (TrialFile, String) {
     let figures = run.metrics();
     let number = |member: &str| figures[member].as_f64();
     let good = number("goodput_requests").unwrap_or(0.0);
-    let all = number("scheduled").unwrap_or(0.0);
+    let left_out = |edge: &str| figures["window"][edge].as_f64().unwrap_or(0.0);
+    let left_out = left_out("left_out_first") + left_out("left_out_last");
+    let all = number("scheduled").unwrap_or(0.0) - left_out;
     let kept = good / all.max(1.0);
     let (result, label) = match (run.is_invalid(), kept >= share) {
         (true, _) => (Trial::Invalid, "INVALID"),
@@ -314,7 +316,8 @@ fn evaluate(run: &RunResult, rate: f64, share: f64) -> (TrialFile, String) {
     };
     let trial = TrialFile {
         rate,
-        drawn: number("schedule_rate"),
+        // That of a window is not the schedule's.
+        drawn: number("schedule_rate").filter(|_| left_out == 0.0),
         kept,
         result,
     };

@@ -131,7 +131,15 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
     }
     notes.extend(shards.iter().filter_map(|shard| {
         let rows = shard.run.table.first_rows().count() as u64;
-        let all = shard.run.summary_as("/requests").unwrap_or(rows.max(1));
+        // The figures of a shard with a window are of fewer.
+        let counts = [
+            "/requests",
+            "/window/left_out_first",
+            "/window/left_out_last",
+        ];
+        let [counted, others @ ..] = counts.map(|of| shard.run.summary_as::<u64>(of));
+        let others: u64 = others.into_iter().flatten().sum();
+        let all = counted.map_or(rows.max(1), |counted| counted + others);
         let name = shard.name();
         (rows < all).then(|| {
             format!("{name} has rows of {rows} of its {all} requests: the others are in no figure")

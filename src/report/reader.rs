@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub(super) mod tests;
 
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::clock::seconds;
 use crate::disk;
@@ -197,10 +197,11 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
     }
     let mut notes = Vec::new();
     let file: Option<RunFile> = json_of_run(path, RUN, &mut notes)?;
-    let summary: Value = match json_of_run(path, SUMMARY, &mut notes)? {
-        None => json_of_run(path, BEGUN, &mut notes)?.unwrap_or_default(),
-        Some(summary) => summary,
+    let summary: Option<Map<String, Value>> = match json_of_run(path, SUMMARY, &mut notes)? {
+        None => json_of_run(path, BEGUN, &mut notes)?,
+        summary => summary,
     };
+    let summary = summary.map_or(Value::Null, Value::Object);
     let is_file = |name: &&str| path.join(name).is_file();
     let rows = [ROWS, PACKED_ROWS, PARTIAL].into_iter().find(is_file);
     let is_summarized = is_file(&SUMMARY);

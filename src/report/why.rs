@@ -6,7 +6,7 @@
 mod groups;
 mod server;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Value, json};
 
@@ -39,6 +39,8 @@ pub struct WaitReport {
     pub groups: Vec<Group>,
     /// The part of each row in the waiting, summed over both servers of a pair.
     parts: Vec<groups::Part>,
+    /// The requests that these are of.
+    requests: usize,
     /// Seconds of waiting at servers that are attributed to no sequence.
     unattributed_s: f64,
 }
@@ -112,7 +114,14 @@ impl WaitReport {
             }
             is_same
         });
-        why.groups = groups::of(table, &why.parts);
+        let first = |(row, ..): &groups::Part| table.first_of(*row);
+        let mut by_request = HashMap::new();
+        why.parts
+            .iter()
+            .map(first)
+            .for_each(|row| *by_request.entry(row).or_default() += 1.0);
+        why.requests = by_request.len();
+        why.groups = groups::of(table, &why.parts, &by_request);
         why
     }
 
@@ -302,7 +311,7 @@ impl WaitReport {
         let parts = &self.parts;
         let sum = |of: fn(&groups::Part) -> f64| duration(parts.iter().map(of).sum());
         let (caused, waited) = (sum(|part| part.1), sum(|part| part.2));
-        let all = ["all", &parts.len().to_string(), "", &caused, &waited].map(str::to_owned);
+        let all = ["all", &self.requests.to_string(), "", &caused, &waited].map(str::to_owned);
         let all = (!self.groups.is_empty()).then(|| all.to_vec());
         let groups = self.groups.iter().map(|of| {
             let shares = [of.share_of_requests, of.share_of_tokens, of.caused, of.bore];

@@ -56,7 +56,7 @@ impl ResponseBody {
     /// is then only timed.
     pub fn new(endpoint: Endpoint, content_type: Option<&str>, is_encoded: bool) -> ResponseBody {
         let is = |kind| content_type.is_some_and(|value| is_kind(value, kind));
-        let framing = if is("text/html") {
+        let framing = if is("text/html") || is("application/xhtml+xml") {
             Framing::Opaque(Unread::Html)
         } else if is_encoded {
             Framing::Opaque(Unread::Encoded)

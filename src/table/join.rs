@@ -64,7 +64,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
     let file = std::fs::create_dir_all(out.parent().unwrap_or(Path::new("")))
         .and_then(|()| write(NewFile::create_new(out)?, origin_nanos, rows));
     file.map_err(|cause| Error::write(out, cause))?;
-    notes.push(attempts.note(&front, &hop_rows));
+    notes.push(attempts.note(&front));
     Ok(notes)
 }
 
@@ -150,8 +150,11 @@ fn check(table: &Table, base: Option<Base>, path: &Path, side: &str) -> Result<(
 struct JoinedAttempts {
     /// By the request's first row.
     requests: HashMap<usize, Attempts>,
-    /// How many attempts belong to no request.
+    /// How many attempts belong to a request, and how many to none.
+    matched: usize,
     unmatched: usize,
+    /// How many rows are of an attempt that was read before.
+    repeated: usize,
 }
 
 /// The attempts of a request, as first rows of the hops. The two legs of a pair count as one attempt.
@@ -178,14 +181,23 @@ impl JoinedAttempts {
             let entry = by_id.entry(id(front, row));
             entry.and_modify(|found| *found = None).or_insert(Some(row));
         }
-        let mut unmatched = 0;
+        let (mut matched, mut unmatched, mut repeated) = (0, 0, 0);
         let mut found: HashMap<usize, Vec<usize>> = HashMap::new();
+        let mut spans = HashSet::new();
         for hop in hops.first_rows() {
+            let span = hops.text(ColumnId::span_id, hop);
+            if !span.is_empty() && !spans.insert(span) {
+                repeated += 1;
+                continue;
+            }
             let parent = hops.text(ColumnId::parent_span_id, hop);
             let by_span = by_span.get(parent).copied();
             let by_id = || by_id.get(id(hops, hop)).copied().flatten();
             match by_span.or_else(by_id) {
-                Some(row) => found.entry(row).or_default().push(hop),
+                Some(row) => {
+                    matched += 1;
+                    found.entry(row).or_default().push(hop);
+                }
                 None => unmatched += 1,
             }
         }
@@ -193,20 +205,28 @@ impl JoinedAttempts {
         let requests = requests.map(|(row, hop)| (row, Attempts::new(front, row, hops, hop)));
         JoinedAttempts {
             requests: requests.collect(),
+            matched,
             unmatched,
+            repeated,
         }
     }
 
     /// Returns a message: how many attempts and requests were matched, and how many were not.
-    fn note(&self, front: &Table, hops: &Table) -> String {
-        let (attempts, unmatched) = (hops.first_rows().count(), self.unmatched);
-        let (matched, joined) = (attempts - unmatched, self.requests.len());
+    fn note(&self, front: &Table) -> String {
+        let (matched, unmatched, joined) = (self.matched, self.unmatched, self.requests.len());
+        let attempts = matched + unmatched;
         let of = front.first_rows().count();
         let rest = match unmatched {
             0 => String::new(),
             _ => format!(": the front has no request for the other {unmatched}"),
         };
-        format!("{matched} of {attempts} attempts joined to {joined} of {of} requests{rest}")
+        let repeated = match self.repeated {
+            0 => String::new(),
+            rows => format!("; {rows} rows of hops were given twice, and count once"),
+        };
+        format!(
+            "{matched} of {attempts} attempts joined to {joined} of {of} requests{rest}{repeated}"
+        )
     }
 }
 

@@ -203,6 +203,24 @@ fn attempts_without_a_request_are_counted() {
 }
 
 #[test]
+fn an_attempt_that_is_in_two_files_counts_once() {
+    let files = Files::new();
+    let file = |name: &str, span: &str, side: &str| {
+        let head = "req_id,arrival_time,outcome,status,span_id,seen_by";
+        files.with(
+            name,
+            &format!("{head}\nx-1,1795000000.1,ok,200,{span},{side}\n"),
+        )
+    };
+    let front = file("front.csv", "00000000000000f1", "front");
+    let hops = ["hop.csv", "copy.csv"].map(|name| file(name, "00000000000000a1", "hop"));
+    let (notes, table) = files.joined(&[&[front][..], &hops].concat(), "out.csv");
+    let note = "1 of 1 attempts joined to 1 of 1 requests; 1 rows of hops were given twice, and count once";
+    assert_eq!(notes, [note]);
+    assert_eq!(table.text(ColumnId::failed_attempts, 0), "");
+}
+
+#[test]
 fn missing_cells_are_empty_in_any_row() {
     let table = Table::of_lines(["ttft=1", "host=a, outcome=ok", "success=True", ""]);
     assert_eq!(table.numbers(ColumnId::ttft).len(), 4);

@@ -40,7 +40,7 @@ impl Window {
         let to_s = if last > 0.0 { latest - last } else { run_s };
         let window = Window::between(arrived, first, to_s);
         let left_out = window.left_out_first + window.left_out_last;
-        match left_out > 0 && left_out as usize == arrived.len() {
+        match first + last > 0.0 && left_out as usize == arrived.len() {
             true => Window {
                 is_ignored: true,
                 ..Window::between(arrived, 0.0, run_s)
@@ -104,6 +104,7 @@ mod tests {
             (arrived(), 0.0, false),
             (arrived(), 500.0, true),
             (Vec::new(), 0.0, false),
+            (Vec::new(), 500.0, true),
         ] {
             let window = Window::choose(&arrived, 310.0, first, 0.0);
             assert!(window.is_whole_run(), "{window:?}");

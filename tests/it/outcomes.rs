@@ -68,6 +68,7 @@ const WHOLE: &str = r#"
 200 OK, text/event-stream; content-encoding: gzip | EVENT DONE | ok | | | | encoded
 200 OK, text/plain | hello | ok | | | | content_type
 200 OK, text/html | hello | server_error | an HTML page | | | html
+200 OK, application/xhtml+xml | hello | server_error | an HTML page | | | html
 200 OK, text/html; content-encoding: gzip | hello | server_error | an HTML page | | | html
 200 OK, text/html | | upstream_died | | False | False |
 502 Bad, text/html | sorry | server_error | 502 | | False |

@@ -1,4 +1,4 @@
-//! Incomplete runs, and folders that cannot be locked.
+//! Incomplete runs, folders that cannot be locked, and trials of a search.
 
 use super::*;
 
@@ -28,4 +28,21 @@ fn only_a_lock_that_is_held_is_told_as_another_process() {
         let told = not_locked(Path::new("a"), error).to_string();
         assert!(told.starts_with(said), "{told}");
     }
+}
+
+#[test]
+fn a_trial_with_a_window_is_judged_by_the_requests_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = r#"{"scheduled": 20, "goodput_requests": 11, "schedule_rate": 8.6, "window": {"left_out_first": 6, "left_out_last": 3}}"#;
+    std::fs::write(folder.path().join(SUMMARY), summary).unwrap();
+    let run = RunResult {
+        dir: folder.path().to_owned(),
+        file: RunFile::default(),
+    };
+    let (trial, told) = evaluate(&run, 5.0, 0.95);
+    assert_eq!(
+        (trial.result, trial.kept, trial.drawn),
+        (Trial::Met, 1.0, None)
+    );
+    assert_eq!(told, "met: 11 of 11 requests kept the limits (100.0 %)");
 }

@@ -182,6 +182,19 @@ fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
         let expected = format!("shard 1/2 has rows of {} of its 3 requests", left.len());
         assert_judged(&summary, "INVALID", &[&expected]);
     }
+    // The figures of a shard with a window are of fewer.
+    let dirs = two(root.path(), |second| {
+        second["requests"] = 1.into();
+        second["window"] =
+            json!({ "from_s": 0.0, "to_s": 1.0, "left_out_first": 1, "left_out_last": 1 });
+    });
+    fs::write(dirs[1].join(ROWS), rows(&[1, 5], SINCE)).unwrap();
+    let summary = merged(&dirs, &root.path().join("out-window"));
+    assert_judged(
+        &summary,
+        "INVALID",
+        &["shard 1/2 has rows of 2 of its 3 requests"],
+    );
 }
 
 #[test]

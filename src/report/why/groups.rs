@@ -1,6 +1,6 @@
 //! Kinds of requests with their shares of the requests, tokens, and waiting that they caused and had themselves.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 
@@ -62,8 +62,9 @@ type Kind<'t> = (&'t str, &'t dyn Fn(usize) -> Class<'t>);
 /// A row, the seconds for which its sequence held up others, and its wait in seconds.
 pub type Part = (usize, f64, f64);
 
-/// The groups of a run's requests by each property with several classes.
-pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
+/// The groups of a run's requests by each property with several classes. `by_request`: how many of the parts each request has, by its
+/// first row.
+pub fn of(table: &Table, parts: &[Part], by_request: &HashMap<usize, f64>) -> Vec<Group> {
     let count = |column, row| table.integer(column, row).map(i64::unsigned_abs);
     let prompt = |row| count(ColumnId::actual_prompt_tokens, row);
     let word = |column, row| Some((0, table.text(column, row))).filter(|of| !of.1.is_empty());
@@ -88,7 +89,7 @@ pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
         ("model", &|row| word(ColumnId::model, row)),
     ];
     let mut all = kinds
-        .map(|(by, of)| by_class(table, parts, by, of))
+        .map(|(by, of)| by_class(table, parts, by_request, (by, of)))
         .concat();
     let pairs = |row| label_pairs(table.text(ColumnId::labels, row));
     let headers = parts.iter().flat_map(|(row, ..)| pairs(*row));
@@ -96,7 +97,7 @@ pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
     for header in headers {
         let value = |row| pairs(row).find(|(name, _)| *name == header);
         let class = |row| value(row).map(|(_, value)| (0, value));
-        all.extend(by_class(table, parts, header, &class));
+        all.extend(by_class(table, parts, by_request, (header, &class)));
     }
     all
 }
@@ -110,14 +111,18 @@ fn between<'t>(edges: &[u64], names: &'t [impl AsRef<str>], number: u64) -> Clas
 fn by_class<'t>(
     table: &Table,
     parts: &[Part],
-    by: &str,
-    of: &dyn Fn(usize) -> Class<'t>,
+    by_request: &HashMap<usize, f64>,
+    (by, of): Kind<'t>,
 ) -> Vec<Group> {
     let mut groups: BTreeMap<(usize, &'t str), Sums> = BTreeMap::new();
     let mut all = Sums::default();
     for (row, held, waited) in parts {
-        let tokens = table.number(ColumnId::actual_total_tokens, *row);
-        let sums = [1.0, tokens.unwrap_or(0.0), *held, *waited];
+        let tokens = |column| table.number(column, *row).unwrap_or(0.0);
+        // A request and its prompt count once, in equal parts for its sequences.
+        let part = 1.0 / by_request.get(&table.first_of(*row)).unwrap_or(&1.0);
+        let prompt = tokens(ColumnId::actual_prompt_tokens) * part;
+        let tokens = prompt + tokens(ColumnId::actual_output_tokens);
+        let sums = [part, tokens, *held, *waited];
         let class = of(*row).unwrap_or((usize::MAX, UNKNOWN));
         for sum in [&mut all, groups.entry(class).or_default()] {
             sum.iter_mut().zip(sums).for_each(|(sum, of)| *sum += of);
@@ -137,7 +142,7 @@ fn by_class<'t>(
         Group {
             by: by.to_owned(),
             name: name.to_owned(),
-            requests: sums[0] as u64,
+            requests: sums[0].round() as u64,
             share_of_requests: of_all(sums[0], of_requests),
             share_of_tokens: of_all(sums[1], of_tokens),
             caused: of_all(sums[2], waited),

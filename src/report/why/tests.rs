@@ -239,6 +239,29 @@ fn tenants_are_groups() {
     assert_dominant(&both, "Requests of the x-tenant a are");
 }
 
+/// A request of several sequences, and its prompt, count once.
+#[test]
+fn sequences_are_no_requests() {
+    let mut run = labelled(|id| {
+        if id == "long" {
+            "x-tenant=a"
+        } else {
+            "x-tenant=b"
+        }
+    });
+    let tokens = "actual_prompt_tokens=20, actual_output_tokens=10, labels=x-tenant=b";
+    for index in 0..3 {
+        run.table.push_line(&format!(
+            "req_id=n#{index}, host=a:1, {tokens}, queue_time_start=7, queue_time_end=10, pure_queue_time=3, finish_time=11"
+        ));
+    }
+    let why = WaitReport::of(&run);
+    let shown = why.tables();
+    assert_eq!(shown[1].rows[0][..2], ["all", "9"], "{shown:?}");
+    let b = why.groups.iter().find(|of| of.name == "b").unwrap();
+    assert_eq!(b.requests, 8);
+}
+
 #[test]
 fn limits_of_files_are_used_and_their_source_is_named() {
     let mut run = run();
