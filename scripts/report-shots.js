@@ -21,16 +21,16 @@ async function shoot(browser, file, folder, [name, width, colorScheme]) {
   if (wide > 0) wrong.push(`is ${wide} pixels too wide`);
   const empty = await page.evaluate(() => picturesIn(document).filter(of => !of.chart.querySelector("canvas")).map(of => of.title));
   if (empty.length) wrong.push(`draws nothing: ${empty.join(", ")}`);
+  // A bar of which an end is beyond the axis is not drawn.
+  const beyond = await page.evaluate(() => picturesIn(document).filter(({ made }) => made.getOption().series.some((series, seriesIndex) =>
+    (series.markLine?.data ?? []).flat().some(({ coord }) => !made.containPixel({ gridIndex: 0 }, made.convertToPixel({ seriesIndex }, coord))))).map(of => of.title));
+  if (beyond.length) wrong.push(`lacks error bars: ${beyond.join(", ")}`);
   const lost = await page.evaluate(() => [...document.querySelectorAll("a[href^='#']")].filter(of => !$(of.hash.slice(1))?.getClientRects().length).map(of => of.textContent));
   if (lost.length) wrong.push(`has links to what is not shown: ${lost.join(", ")}`);
   const made = await page.evaluate(() => document.querySelectorAll("main img, main script, main iframe, main [onerror]").length);
   if (made) wrong.push(`has ${made} elements that text of rows has made`);
   const json = file.replace(/\.html$/, ".json");
   if (fs.existsSync(json)) wrong.push(...await page.evaluate(apart, JSON.parse(fs.readFileSync(json)).runs));
-  // A bar of which an end is beyond the axis is not drawn.
-  const beyond = await page.evaluate(() => picturesIn(document).filter(({ made }) => made.getOption().series.some((series, seriesIndex) =>
-    (series.markLine?.data ?? []).flat().some(({ coord }) => !made.containPixel({ gridIndex: 0 }, made.convertToPixel({ seriesIndex }, coord))))).map(of => of.title));
-  if (beyond.length) wrong.push(`lacks error bars: ${beyond.join(", ")}`);
   await page.evaluate(() => { if (RUNS.length) choose(RUNS[0]); picturesIn(document).forEach(draw); });
   // Its row has a bar of 3 pixels on the left.
   const bare = await page.evaluate(() => [...document.querySelectorAll("tr.chosen th")].some(of => parseFloat(getComputedStyle(of).paddingLeft) < 4));
