@@ -83,10 +83,12 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
     let used = |row| used.map(|column| run.table.text(column, row));
     let used: BTreeSet<&str> = (0..run.table.len()).flat_map(used).collect();
     let hosts = &report.summary.hosts;
-    // Rows without a hop name no prefill server.
-    let is_known = |one: &ServerFile| match one.role {
-        Some(ServerRole::Prefill) => run.table.has(ColumnId::prefill_host),
-        _ => true,
+    // Where no row names such servers, nobody knows.
+    let is_known = |one: &ServerFile| {
+        run.table.has(match one.role {
+            Some(ServerRole::Prefill) => ColumnId::prefill_host,
+            _ => ColumnId::host,
+        })
     };
     let is_idle = |one: &&ServerFile| {
         is_known(one) && !hosts.contains_key(&one.host) && !used.contains(&*one.host)
