@@ -229,10 +229,10 @@ fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str) {
     let during: usize = during;
     assert!(before == 0 && during > 0, "{found:?}");
     let said = &found.faults[0].left.said;
-    assert!(
-        said.starts_with("the last request was sent there "),
-        "{found:?}"
-    );
+    let has_left = said.starts_with("the last request was sent there ");
+    // Of resets the balancer learns nothing: the last request of that time may have gone there.
+    let has_stayed = kind == "reset" && said.starts_with("traffic did not leave it");
+    assert!(has_left || has_stayed, "{found:?}");
 }
 
 /// A runtime that waits for another panics.
