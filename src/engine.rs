@@ -301,11 +301,17 @@ impl Joiner {
         while let Ok((message, _)) = self.inbox.try_recv() {
             self.handle(message, self.clock.now());
         }
-        self.read_logs(self.clock.now());
+        let mut is_stale = self.logs.as_ref().is_some_and(|logs| logs.is_reading);
         // Limited, as a log may grow as fast as it is read, or its disk not answer.
         let until = self.clock.now().plus_nanos(LAST_WAIT_NANOS);
-        while self.logs.as_ref().is_some_and(|logs| logs.is_behind) && self.clock.now() < until {
+        loop {
             self.read_logs(self.clock.now());
+            let is_behind = self.logs.as_ref().is_some_and(|logs| logs.is_behind);
+            // A reading that had begun before does not count as the last one.
+            let goes_on = is_behind || std::mem::take(&mut is_stale);
+            if !goes_on || self.clock.now() >= until {
+                break;
+            }
         }
         self.record_ready(Stamp::MAX);
     }

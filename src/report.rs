@@ -159,7 +159,8 @@ pub fn summary_of(run: &Run, figures: &Summary) -> Value {
     let mut summary = figures.to_json();
     if run.lacks_rows() {
         let members = summary.as_object_mut().into_iter().flatten();
-        let numbers = members.filter(|(_, value)| value.is_number());
+        let of_rows = |name: &str| !OF_FILE.contains(&name);
+        let numbers = members.filter(|(name, value)| value.is_number() && of_rows(name));
         numbers.for_each(|(_, value)| *value = Value::Null);
     }
     for (name, value) in run.summary.as_object().into_iter().flatten() {
@@ -170,6 +171,15 @@ pub fn summary_of(run: &Run, figures: &Summary) -> Value {
     summary
 }
 
+/// Members of the summary that are known without rows.
+const OF_FILE: [&str; 6] = [
+    "started_at",
+    "started_at_ns",
+    "duration",
+    "scheduled",
+    "request_rate",
+    "offered_rate",
+];
 /// Members of the summary that are not in the CSV output.
 const NO_FIGURES: [&str; 5] = ["series", "config", "machine", "versions", "hosts"];
 

@@ -23,8 +23,8 @@ pub struct LogReader {
     /// Has the folder read once more.
     request: Sender<()>,
     readings: Receiver<Reading>,
-    /// Whether one has been requested that has not come yet.
-    is_reading: bool,
+    /// Whether one has been requested that has not come yet: the next poll may lack what was written since then.
+    pub is_reading: bool,
     /// How long polls have waited for it.
     waited: Duration,
     is_silence_logged: bool,
@@ -115,8 +115,7 @@ impl LogReader {
     }
 
     fn read_within(&mut self, timeout: Duration) -> Vec<EngineReport> {
-        let was_reading = std::mem::replace(&mut self.is_reading, true);
-        if !was_reading {
+        if !std::mem::replace(&mut self.is_reading, true) {
             // Fails if the thread has failed, and then so does what follows.
             let _ = self.request.send(());
             self.waited = Duration::ZERO;
@@ -124,8 +123,7 @@ impl LogReader {
         match self.readings.recv_timeout(timeout) {
             Ok((reports, is_behind)) => {
                 self.is_reading = false;
-                // One that was requested earlier may lack the latest lines.
-                self.is_behind = is_behind || was_reading;
+                self.is_behind = is_behind;
                 reports
             }
             Err(error) => {

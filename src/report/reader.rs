@@ -350,11 +350,15 @@ impl Run {
                 self.add_notes(&read);
                 if !read.cut.is_empty() {
                     self.is_partial = true;
-                    // Those of all its rows.
+                    // Those of all its rows. What is wrong with the run stays.
+                    let is_invalid = self.mark() == Some("INVALID");
+                    let is_gone = |name: &str| match name {
+                        "duration" | "window" => true,
+                        "verdict" => !is_invalid,
+                        _ => false,
+                    };
                     if let Some(summary) = self.summary.as_object_mut() {
-                        summary.retain(|name, _| {
-                            !["verdict", "duration", "window"].contains(&&**name)
-                        });
+                        summary.retain(|name, _| !is_gone(name));
                     }
                 }
                 self.choose_window();

@@ -350,8 +350,9 @@ fn a_folder_that_lacks_a_file_says_so_and_is_not_taken_for_cut_short() {
     let row = text.lines().nth(1).unwrap();
     assert_eq!(row.matches(" - ").count(), 8, "{text}");
     assert!(!report.to_csv().contains("success_rate"));
-    let requests = &report.to_json()["runs"][0]["summary"]["requests"];
-    assert_eq!(*requests, Value::Null);
+    let summary = &report.to_json()["runs"][0]["summary"];
+    let both = [&summary["requests"], &summary["scheduled"]];
+    assert_eq!(both, [&Value::Null, &json!(40)]);
     // A run that failed before its first request has neither.
     std::fs::remove_file(dir.join(SUMMARY)).unwrap();
     assert_says(&read(dir).notes[0], "unfinished: 0 requests had ended");

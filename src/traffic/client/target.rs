@@ -227,10 +227,11 @@ pub fn api_key(given: Option<&str>) -> Result<Option<HeaderValue>, String> {
     key.map(|key| bearer(&key)).transpose().map_err(error)
 }
 
-/// Whether a text is one such as `--disable-stream`.
+/// Whether a text is one such as `--disable-stream` or `--num-prompts=5`.
 fn looks_like_a_flag(text: &str) -> bool {
-    let is_of_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'-';
+    let is_of_name = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     let name = text.strip_prefix("--").unwrap_or_default();
+    let name = name.split('=').next().unwrap_or_default();
     !name.is_empty() && name.bytes().all(is_of_name)
 }
 

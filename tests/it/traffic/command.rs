@@ -380,6 +380,7 @@ probe http://a:1 --api-key KEYNL | must be printable ASCII
 traffic --api-key --KEY\u{e4} | must be printable ASCII
 probe http://a:1 --api-key --KEYNL | must be printable ASCII
 traffic --api-key --disable-stream | --api-key: a flag follows it
+traffic --api-key --num-prompts=5 | --api-key: a flag follows it
 proxy --upstream http://me:KEY@a:1 | must be HOST:PORT
 check --upstream http://me:KEY@a:1 | must be HOST:PORT
 check --upstream a:1 --worker w=127.0.0.1:0=http://me:KEY@a:1 | must be HOST:PORT
