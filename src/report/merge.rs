@@ -132,14 +132,9 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
     notes.extend(shards.iter().filter_map(|shard| {
         let rows = shard.run.table.first_rows().count() as u64;
         // The figures of a shard with a window are of fewer.
-        let counts = [
-            "/requests",
-            "/window/left_out_first",
-            "/window/left_out_last",
-        ];
-        let [counted, others @ ..] = counts.map(|of| shard.run.summary_as::<u64>(of));
-        let others: u64 = others.into_iter().flatten().sum();
-        let all = counted.map_or(rows.max(1), |counted| counted + others);
+        let left_out = shard.run.window().map_or(0, |window| window.left_out());
+        let counted = shard.run.summary_as::<u64>("/requests");
+        let all = counted.map_or(rows.max(1), |counted| counted + left_out);
         let name = shard.name();
         (rows < all).then(|| {
             format!("{name} has rows of {rows} of its {all} requests: the others are in no figure")

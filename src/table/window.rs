@@ -39,14 +39,18 @@ impl Window {
         let latest = arrived.iter().copied().fold(0.0, f64::max);
         let to_s = if last > 0.0 { latest - last } else { run_s };
         let window = Window::between(arrived, first, to_s);
-        let left_out = window.left_out_first + window.left_out_last;
-        match first + last > 0.0 && left_out as usize == arrived.len() {
+        match first + last > 0.0 && window.left_out() as usize == arrived.len() {
             true => Window {
                 is_ignored: true,
                 ..Window::between(arrived, 0.0, run_s)
             },
             false => window,
         }
+    }
+
+    /// The number of requests that arrived before or after it.
+    pub fn left_out(&self) -> u64 {
+        self.left_out_first + self.left_out_last
     }
 
     fn between(arrived: &[f64], from_s: f64, to_s: f64) -> Window {
@@ -77,7 +81,7 @@ impl Window {
 
     /// Whether it is the whole run.
     pub fn is_whole_run(&self) -> bool {
-        self.left_out_first + self.left_out_last == 0 && self.from_s <= 0.0
+        self.left_out() == 0 && self.from_s <= 0.0
     }
 }
 
