@@ -187,7 +187,9 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
 /// It is refused in one line that holds `why`, and all of `dir` is as it was.
 fn refused(dir: &Path, args: &str, why: &str) {
     let all = || {
-        let script = "find . -ls | sort; find . -type f -exec sha256sum {} + | sort";
+        // No times of folders: a report makes its file under another name and takes it away.
+        let script = "find . -printf '%i %M %n %u %s %p %l\\n' | sort; \
+                      find . -type f -printf '%T@ %p\\n' -exec sha256sum {} + | sort";
         let mut command = Command::new("sh");
         command.args(["-c", script]).current_dir(dir);
         run(command).out
