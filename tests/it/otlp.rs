@@ -251,6 +251,16 @@ async fn a_collector_that_is_back_gets_what_comes_from_then_on() {
     front.counts("queuescope_traces_exported_total", 3).await;
     assert_eq!(lost(&front), 3);
     assert_eq!(collector.traces(), 3);
+    for (place, protocol) in [
+        (collector.grpc, Protocol::Grpc),
+        (collector.http, Protocol::Http),
+    ] {
+        let front = self::front(&upstream, &url(place), protocol, "delay_s = 0.01").await;
+        collector.set(Mood::BusyOnce);
+        ask(&front, 1).await;
+        front.counts("queuescope_traces_exported_total", 1).await;
+        assert_eq!(lost(&front), 0, "{protocol:?}: sent again");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
