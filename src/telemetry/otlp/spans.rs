@@ -53,12 +53,17 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     keys
 });
 
+/// Who makes the spans.
+static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
+    let scope = InstrumentationScope::builder("queuescope");
+    scope.with_version(env!("CARGO_PKG_VERSION")).build()
+});
+
 /// The spans of one request, as they are made.
 struct Tree<'a> {
     rows: &'a [Row],
     first: &'a Row,
     trace: TraceId,
-    scope: &'a InstrumentationScope,
     spans: Vec<SpanData>,
 }
 
@@ -70,12 +75,7 @@ pub fn trace_of(rows: &[Row]) -> u128 {
 }
 
 /// Returns the spans of a request: the request itself, below it each sending, and below the last of these a span per stage.
-pub fn spans(
-    rows: &[Row],
-    trace: u128,
-    reason: KeepReason,
-    scope: &InstrumentationScope,
-) -> Vec<SpanData> {
+pub fn spans(rows: &[Row], trace: u128, reason: KeepReason) -> Vec<SpanData> {
     let Some(first) = rows.first() else {
         return Vec::new();
     };
@@ -83,7 +83,6 @@ pub fn spans(
         rows,
         first,
         trace: TraceId::from_bytes(trace.to_be_bytes()),
-        scope,
         spans: Vec::new(),
     };
     tree.request(reason);
@@ -293,7 +292,7 @@ impl Tree<'_> {
             events: SpanEvents::default(),
             links: SpanLinks::default(),
             status: Status::Unset,
-            instrumentation_scope: self.scope.clone(),
+            instrumentation_scope: SCOPE.clone(),
         }
     }
 }
