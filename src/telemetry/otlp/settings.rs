@@ -117,15 +117,9 @@ pub struct Settings {
     pub service_name: String,
 }
 
-/// A value that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name}: {problem}")]
-pub struct InvalidSetting {
-    /// The key of a config, or the variable's name.
-    pub name: String,
-    /// What is wrong and what to give instead, without values that may be secret.
-    pub problem: String,
-}
+/// A value that cannot be used: the key of a config, or the variable's name; what is wrong and what to give instead, without values
+/// that may be secret.
+pub type InvalidSetting = (String, String);
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
@@ -315,10 +309,7 @@ fn checked<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Secret>, D::Error>
 }
 
 fn invalid(name: &str, problem: impl Into<String>) -> InvalidSetting {
-    InvalidSetting {
-        name: name.to_owned(),
-        problem: problem.into(),
-    }
+    (name.to_owned(), problem.into())
 }
 
 /// Returns the value, or adds what is wrong with it to `found`.
