@@ -89,13 +89,10 @@ impl Exchange {
 
     /// Waits until the client has reset its stream of HTTP/2 or, once its request is whole, closed its side of TLS.
     pub async fn stream_closed(&mut self) {
-        let shows_end = !self.is_clear && self.session.is_body_done();
-        match &mut self.session {
-            ServerSession::H2(session) => drop(session.idle().await),
-            ServerSession::H1(session) if shows_end => {
-                drop(session.read_body_or_idle(true).await);
-            }
-            _ => pending().await,
+        let is_tls_idle = !self.is_clear && self.session.is_body_done();
+        match self.session.is_http2() || is_tls_idle {
+            true => drop(self.session.read_body_or_idle(true).await),
+            false => pending().await,
         }
     }
 
@@ -121,10 +118,8 @@ impl Exchange {
     ) -> Result<Vec<u8>, NotWritten<E>> {
         if let Part::Head(head, false) = &part {
             // Pingora frames a head with several codings by the last.
-            let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
-            let is_chunked = codings.next().is_some_and(|coding| coding == "chunked");
-            let is_chunked = is_chunked && codings.next().is_none();
-            self.is_chunked = is_chunked && !head.status.is_informational();
+            let codings = head.headers.get_all(TRANSFER_ENCODING).iter();
+            self.is_chunked = codings.eq(["chunked"]) && !head.status.is_informational();
         }
         let socket = &self.socket;
         let chunks = socket.as_ref().filter(|_| self.is_clear && self.is_chunked);
