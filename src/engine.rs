@@ -20,8 +20,8 @@ use crate::offset::OffsetTable;
 use crate::request::{MissingReason, Outcome, Roles, Row, TimingSource};
 use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::settings::{Protocol, Settings};
-use crate::telemetry::prometheus::Join;
-use crate::telemetry::sink::{BackgroundThread, Queue, Queued, Refused};
+use crate::telemetry::prometheus::{Dropped, Join};
+use crate::telemetry::sink::{BackgroundThread, Queue, Queued};
 
 use self::forward::Forward;
 use self::join::{EndedRequest, JoinTable, is_cancelled};
@@ -194,7 +194,7 @@ impl Engine {
             let sink = move |spans: Vec<EngineSpan>| {
                 let count = spans.len();
                 let pushed = queue.push(Message::Spans(spans), count);
-                let is_full = pushed.is_err_and(|(_, reason)| reason == Refused::Full);
+                let is_full = pushed.is_err_and(|(_, reason)| reason == Dropped::QueueFull);
                 if is_full {
                     output.count(TimingSource::Trace, Join::NoRoom, 1);
                 }
@@ -246,12 +246,12 @@ impl Engine {
             deadline: at.plus_seconds(wait.get().as_secs_f64()),
         });
         match self.queue.push(ended, 1) {
-            Err((Message::Ended(ended), Refused::Full)) => {
+            Err((Message::Ended(ended), Dropped::QueueFull)) => {
                 let reason = MissingReason::NoRoom;
                 self.output.record_without_report(ended.rows, reason);
             }
             // No report is expected any more.
-            Err((Message::Ended(ended), Refused::Closed)) => {
+            Err((Message::Ended(ended), Dropped::Shutdown)) => {
                 self.output.telemetry.record(ended.rows);
             }
             _ => {}
