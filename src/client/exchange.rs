@@ -9,7 +9,7 @@ use http::header::TRANSFER_ENCODING;
 use pingora::ErrorType::WriteError;
 use pingora::OrErr;
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::protocols::http::ServerSession;
+use pingora::protocols::http::{HttpTask, ServerSession};
 
 use crate::clock::Stamp;
 
@@ -168,11 +168,9 @@ impl Exchange {
         let flushed = async move {
             writer.reserve_capacity(MAX_UNSENT_BYTES);
             // All capacity is free again once nothing is buffered; a response that has ended gets none.
-            while writer.capacity() < MAX_UNSENT_BYTES {
-                let Some(Ok(_)) = poll_fn(|cx| writer.poll_capacity(cx)).await else {
-                    return;
-                };
-            }
+            while writer.capacity() < MAX_UNSENT_BYTES
+                && let Some(Ok(_)) = poll_fn(|cx| writer.poll_capacity(cx)).await
+            {}
         };
         let _ = tokio::time::timeout(FLUSH_TIMEOUT, flushed).await;
     }
@@ -193,13 +191,10 @@ async fn write(
 ) -> pingora::Result<Vec<u8>> {
     let (mut piece, is_end) = match part {
         Part::Head(head, is_end) => {
-            if let ServerSession::H2(session) = session {
-                // With the end on the head, a length in a 304 is no error.
-                session.write_response_header(head, is_end)?;
-                return Ok(Vec::new());
-            }
-            session.write_response_header(head).await?;
-            (Vec::new(), is_end)
+            // In HTTP/2 the end stands on the head: a length in a 304 is no error then.
+            let head = vec![HttpTask::Header(head, is_end)];
+            session.response_duplex_vec(head).await?;
+            return Ok(Vec::new());
         }
         Part::Body(piece, is_end) => (piece, is_end),
     };
