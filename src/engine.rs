@@ -10,8 +10,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
-use toml::Value;
-use toml::de::Error;
 
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::keys::keys;
@@ -60,7 +58,7 @@ keys! {
 /// Servers' spans, by OTLP over gRPC or HTTP. Servers are started with --enable-trace --otlp-traces-endpoint IP:PORT.
 Traces {
     /// Where servers send their spans, IP:PORT. Whoever reaches it can tell us times of requests: not for the world.
-    listen: Option<SocketAddr> as listen = None, Restart "--engine-traces IP:PORT" like "127.0.0.1:4327";
+    listen: Option<SocketAddr> as values::listen_address = None, Restart "--engine-traces IP:PORT" like "127.0.0.1:4327";
     /// The collector that gets all of them unchanged: an endpoint as in [telemetry.otlp], or "none". By default that of
     /// [telemetry.otlp], with its headers; a collector that is given here gets no headers.
     forward_to: Option<String> = None, Restart like "http://127.0.0.1:4317";
@@ -145,10 +143,6 @@ impl Keys {
     pub fn is_on(&self) -> bool {
         self.traces.listen.is_some() || self.logs.path.is_some()
     }
-}
-
-fn listen(value: Value) -> Result<Option<SocketAddr>, Error> {
-    values::listen_address(value).map(Some)
 }
 
 impl Engine {
