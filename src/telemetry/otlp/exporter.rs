@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::iter::successors;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,8 +36,8 @@ pub struct Exporter {
     resource: ResourceAttributesWithSchema,
 }
 
-/// Sends messages within a Tokio runtime, without retries. Clones share their connections.
-#[derive(Clone, Debug)]
+/// Sends messages within a Tokio runtime, without retries.
+#[derive(Debug)]
 pub struct Collector {
     settings: Settings,
     uri: Uri,
@@ -44,7 +45,7 @@ pub struct Collector {
 }
 
 /// Why a message was not delivered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct ExportError {
     /// The reason by which it is counted.
     pub reason: Dropped,
@@ -243,16 +244,13 @@ impl ExportError {
 
 /// Returns the messages of an error and of its causes.
 pub fn error_with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut message = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        let cause = error.to_string();
-        if !message.contains(&cause) {
-            message = format!("{message}: {cause}");
+    let causes = successors(error.source(), |cause| (**cause).source()).map(ToString::to_string);
+    causes.fold(error.to_string(), |message, cause| {
+        match message.contains(&cause) {
+            true => message,
+            false => format!("{message}: {cause}"),
         }
-        next = error.source();
-    }
-    message
+    })
 }
 
 #[cfg(test)]
