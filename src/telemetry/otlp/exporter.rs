@@ -21,11 +21,10 @@ use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_sc
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanData;
 use prost::Message;
+use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::telemetry::prometheus::Dropped;
-use crate::trust::Roots;
 
 use super::settings::{Protocol, Settings};
 
@@ -122,13 +121,10 @@ impl Collector {
     /// # Errors
     /// TLS cannot be set up, or the endpoint is no URL.
     pub fn new(settings: &Settings) -> io::Result<Collector> {
-        // Without roots the collector is reached without TLS.
-        let roots = settings.roots.as_ref();
-        let roots = roots.map_or_else(RootCertStore::empty, Roots::store);
         let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
-            .with_root_certificates(roots)
+            .with_root_certificates(settings.roots.clone())
             .with_no_client_auth();
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls)

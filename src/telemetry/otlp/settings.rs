@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
+use tokio_rustls::rustls::RootCertStore;
 
 use crate::disk;
 use crate::keys::keys;
@@ -111,8 +112,8 @@ pub struct Settings {
     pub protocol: Protocol,
     /// The headers of each export. The values are marked as sensitive and never shown.
     pub headers: HeaderMap,
-    /// The certificate authorities trusted for the collector; `None` for a connection without TLS.
-    pub roots: Option<Roots>,
+    /// The certificate authorities trusted for the collector; none for a connection without TLS.
+    pub roots: RootCertStore,
     /// `service.name` of the spans.
     pub service_name: String,
 }
@@ -377,15 +378,16 @@ fn endpoint(
     Ok((url, protocol))
 }
 
-fn roots(given: Option<&Path>, endpoint: &str) -> Result<Option<Roots>, InvalidSetting> {
+fn roots(given: Option<&Path>, endpoint: &str) -> Result<RootCertStore, InvalidSetting> {
     if !endpoint.starts_with("https://") {
-        return Ok(None);
+        return Ok(RootCertStore::empty());
     }
     let roots = match given {
         Some(path) => Roots::file(path).map_err(|error| format!("{} {error}", path.display())),
         None => Roots::system().map_err(|error| format!("{error}; give a PEM file")),
     };
-    roots.map(Some).map_err(|error| invalid("ca", error))
+    let store = roots.map(|roots| roots.store());
+    store.map_err(|error| invalid("ca", error))
 }
 
 #[cfg(test)]
