@@ -10,8 +10,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
-use toml::Value;
-use toml::de::Error;
 
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::keys::keys;
@@ -20,8 +18,8 @@ use crate::offset::OffsetTable;
 use crate::request::{MissingReason, Outcome, Roles, Row, TimingSource};
 use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::settings::{Protocol, Settings};
-use crate::telemetry::prometheus::Join;
-use crate::telemetry::sink::{BackgroundThread, Queue, Queued, Refused};
+use crate::telemetry::prometheus::{Dropped, Join};
+use crate::telemetry::sink::{BackgroundThread, Queue, Queued};
 
 use self::forward::Forward;
 use self::join::{EndedRequest, JoinTable, is_cancelled};
@@ -60,7 +58,7 @@ keys! {
 /// Servers' spans, by OTLP over gRPC or HTTP. Servers are started with --enable-trace --otlp-traces-endpoint IP:PORT.
 Traces {
     /// Where servers send their spans, IP:PORT. Whoever reaches it can tell us times of requests: not for the world.
-    listen: Option<SocketAddr> as listen = None, Restart "--engine-traces IP:PORT" like "127.0.0.1:4327";
+    listen: Option<SocketAddr> as values::listen_address = None, Restart "--engine-traces IP:PORT" like "127.0.0.1:4327";
     /// The collector that gets all of them unchanged: an endpoint as in [telemetry.otlp], or "none". By default that of
     /// [telemetry.otlp], with its headers; a collector that is given here gets no headers.
     forward_to: Option<String> = None, Restart like "http://127.0.0.1:4317";
@@ -147,10 +145,6 @@ impl Keys {
     }
 }
 
-fn listen(value: Value) -> Result<Option<SocketAddr>, Error> {
-    values::listen_address(value).map(Some)
-}
-
 impl Engine {
     /// Starts to receive spans at `socket`, to read logs, and to join. `forward`: the collector that gets all spans too.
     ///
@@ -194,7 +188,7 @@ impl Engine {
             let sink = move |spans: Vec<EngineSpan>| {
                 let count = spans.len();
                 let pushed = queue.push(Message::Spans(spans), count);
-                let is_full = pushed.is_err_and(|(_, reason)| reason == Refused::Full);
+                let is_full = pushed.is_err_and(|(_, reason)| reason == Dropped::QueueFull);
                 if is_full {
                     output.count(TimingSource::Trace, Join::NoRoom, 1);
                 }
@@ -246,12 +240,12 @@ impl Engine {
             deadline: at.plus_seconds(wait.get().as_secs_f64()),
         });
         match self.queue.push(ended, 1) {
-            Err((Message::Ended(ended), Refused::Full)) => {
+            Err((Message::Ended(ended), Dropped::QueueFull)) => {
                 let reason = MissingReason::NoRoom;
                 self.output.record_without_report(ended.rows, reason);
             }
             // No report is expected any more.
-            Err((Message::Ended(ended), Refused::Closed)) => {
+            Err((Message::Ended(ended), Dropped::Shutdown)) => {
                 self.output.telemetry.record(ended.rows);
             }
             _ => {}

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::request::names::names;
@@ -18,7 +18,7 @@ mod tests;
 
 /// A fault as it is set, also in JSON. Parsing checks which fields a kind takes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Given")]
 pub struct Fault {
     /// What it does.
     pub kind: Kind,
@@ -34,11 +34,12 @@ pub struct Fault {
     pub after_bytes: Option<u64>,
 }
 
-/// The fields of a fault, each given at most once: of a map, the last one would be taken.
-#[derive(Serialize, Deserialize)]
+/// The fields of a fault as they are given: numbers may be texts with a unit.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Given {
-    kind: Option<Value>,
+    #[serde(default)]
+    kind: Value,
     count: Option<Value>,
     ms: Option<Value>,
     after_bytes: Option<Value>,
@@ -98,37 +99,9 @@ impl Fault {
     /// # Errors
     /// The field, what is wrong with it, and a hint.
     pub fn parse(json: &[u8]) -> Result<Fault, String> {
-        let given: Result<Given, _> = serde_json::from_slice(json);
-        let fields = given.and_then(serde_json::to_value);
-        let fields = fields.and_then(serde_json::from_value);
-        let fields = fields.map_err(|error| error.to_string());
-        fields.and_then(Fault::from_fields).map_err(|problem| {
+        serde_json::from_slice(json).map_err(|problem| {
             format!("{problem}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}")
         })
-    }
-
-    /// Reads a fault from its fields, of which numbers may be texts with a unit.
-    ///
-    /// # Errors
-    /// See [`Fault::parse`].
-    pub fn from_fields(mut fields: Map<String, Value>) -> Result<Fault, String> {
-        for (field, value) in &mut fields {
-            let text = value.as_str().filter(|text| text.parse::<f64>().is_err());
-            if let Some(number) = text.and_then(|text| number(field, text)) {
-                *value = number;
-            }
-        }
-        let fields = Value::Object(fields);
-        let read: Result<Fault, _> = serde_path_to_error::deserialize(&fields);
-        let read = read.map_err(|error| {
-            let field = error.path().to_string();
-            let message = error.inner().to_string();
-            match fields.get(&field) {
-                Some(value) if !message.starts_with("unknown field") => invalid(&field, value),
-                _ => message,
-            }
-        });
-        read?.check()
     }
 
     fn check(self) -> Result<Fault, String> {
@@ -145,26 +118,39 @@ impl Fault {
     }
 }
 
-/// Parses a field's text with a unit.
-fn number(field: &str, text: &str) -> Option<Value> {
-    let whole = match field {
-        "ms" => units::seconds(text)? / units::MS,
-        "after_bytes" => units::bytes(text)?,
-        _ => return None,
-    };
-    (whole >= 0.0 && whole.fract() == 0.0).then(|| (whole as u64).into())
+impl TryFrom<Given> for Fault {
+    type Error = String;
+
+    fn try_from(given: Given) -> Result<Fault, String> {
+        let kinds = Kind::ALL.map(Kind::name).join(", ");
+        let kind = given.kind.as_str().and_then(Kind::named);
+        let milliseconds = |text: &str| Some(units::seconds(text)? / units::MS);
+        let of_ms = format!("or a text such as \"250ms\", from 0 to {}", u32::MAX);
+        let of_bytes = "or a text such as \"64KiB\", 0 or more";
+        let fault = Fault {
+            kind: kind.ok_or_else(|| format!("kind = {}: must be one of {kinds}", given.kind))?,
+            count: number("count", given.count, |_| None, "1 or more")?,
+            ms: number("ms", given.ms, milliseconds, &of_ms)?,
+            after_bytes: number("after_bytes", given.after_bytes, units::bytes, of_bytes)?,
+        };
+        fault.check()
+    }
 }
 
-/// Returns the message for a field's invalid value.
-fn invalid(field: &str, value: &Value) -> String {
-    let (number, max) = ("a whole number,", u32::MAX);
-    let expected = match field {
-        "kind" => format!("one of {}", Kind::ALL.map(Kind::name).join(", ")),
-        "ms" => format!("{number} or a text such as \"250ms\", from 0 to {max}"),
-        "after_bytes" => format!("{number} or a text such as \"64KiB\", 0 or more"),
-        _ => format!("{number} 1 or more"),
-    };
-    format!("{field} = {value}: must be {expected}")
+/// Reads a whole number, or a text that is one `in_unit`.
+fn number<T: TryFrom<u64>>(
+    field: &str,
+    given: Option<Value>,
+    in_unit: fn(&str) -> Option<f64>,
+    expected: &str,
+) -> Result<Option<T>, String> {
+    let Some(given) = given else { return Ok(None) };
+    let text = given.as_str().filter(|text| text.parse::<f64>().is_err());
+    let with_unit = text.and_then(in_unit);
+    let with_unit = with_unit.filter(|number| *number >= 0.0 && number.fract() == 0.0);
+    let number = given.as_u64().or(with_unit.map(|number| number as u64));
+    let number = number.and_then(|number| number.try_into().ok()).map(Some);
+    number.ok_or_else(|| format!("{field} = {given}: must be a whole number, {expected}"))
 }
 
 /// Serializes the number of requests that the fault stalls, slows or is to cut.

@@ -426,10 +426,8 @@ impl Trust {
     /// # Errors
     /// The system has none.
     pub fn system() -> Result<Trust, String> {
-        let roots = Roots::system();
-        let roots =
-            roots.map_err(|problem| format!("is needed for an https:// upstream, as {problem}"))?;
-        Ok(Trust::of(&roots))
+        let trust = Roots::system().map(|roots| Trust::of(&roots));
+        trust.map_err(|problem| format!("is needed for an https:// upstream, as {problem}"))
     }
 
     /// Parses them for Pingora; those that it cannot read are left out.

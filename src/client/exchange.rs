@@ -9,7 +9,7 @@ use http::header::TRANSFER_ENCODING;
 use pingora::ErrorType::WriteError;
 use pingora::OrErr;
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::protocols::http::ServerSession;
+use pingora::protocols::http::{HttpTask, ServerSession};
 
 use crate::clock::Stamp;
 
@@ -89,13 +89,10 @@ impl Exchange {
 
     /// Waits until the client has reset its stream of HTTP/2 or, once its request is whole, closed its side of TLS.
     pub async fn stream_closed(&mut self) {
-        let shows_end = !self.is_clear && self.session.is_body_done();
-        match &mut self.session {
-            ServerSession::H2(session) => drop(session.idle().await),
-            ServerSession::H1(session) if shows_end => {
-                drop(session.read_body_or_idle(true).await);
-            }
-            _ => pending().await,
+        let is_tls_idle = !self.is_clear && self.session.is_body_done();
+        match self.session.is_http2() || is_tls_idle {
+            true => drop(self.session.read_body_or_idle(true).await),
+            false => pending().await,
         }
     }
 
@@ -121,10 +118,8 @@ impl Exchange {
     ) -> Result<Vec<u8>, NotWritten<E>> {
         if let Part::Head(head, false) = &part {
             // Pingora frames a head with several codings by the last.
-            let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
-            let is_chunked = codings.next().is_some_and(|coding| coding == "chunked");
-            let is_chunked = is_chunked && codings.next().is_none();
-            self.is_chunked = is_chunked && !head.status.is_informational();
+            let codings = head.headers.get_all(TRANSFER_ENCODING).iter();
+            self.is_chunked = codings.eq(["chunked"]) && !head.status.is_informational();
         }
         let socket = &self.socket;
         let chunks = socket.as_ref().filter(|_| self.is_clear && self.is_chunked);
@@ -173,11 +168,9 @@ impl Exchange {
         let flushed = async move {
             writer.reserve_capacity(MAX_UNSENT_BYTES);
             // All capacity is free again once nothing is buffered; a response that has ended gets none.
-            while writer.capacity() < MAX_UNSENT_BYTES {
-                let Some(Ok(_)) = poll_fn(|cx| writer.poll_capacity(cx)).await else {
-                    return;
-                };
-            }
+            while writer.capacity() < MAX_UNSENT_BYTES
+                && let Some(Ok(_)) = poll_fn(|cx| writer.poll_capacity(cx)).await
+            {}
         };
         let _ = tokio::time::timeout(FLUSH_TIMEOUT, flushed).await;
     }
@@ -198,13 +191,10 @@ async fn write(
 ) -> pingora::Result<Vec<u8>> {
     let (mut piece, is_end) = match part {
         Part::Head(head, is_end) => {
-            if let ServerSession::H2(session) = session {
-                // With the end on the head, a length in a 304 is no error.
-                session.write_response_header(head, is_end)?;
-                return Ok(Vec::new());
-            }
-            session.write_response_header(head).await?;
-            (Vec::new(), is_end)
+            // In HTTP/2 the end stands on the head: a length in a 304 is no error then.
+            let head = vec![HttpTask::Header(head, is_end)];
+            session.response_duplex_vec(head).await?;
+            return Ok(Vec::new());
         }
         Part::Body(piece, is_end) => (piece, is_end),
     };

@@ -9,6 +9,7 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use http::Version;
 use pingora::ErrorType;
 use pingora::protocols::Stream;
 use pingora::protocols::http::ServerSession;
@@ -24,20 +25,13 @@ use super::limits::{Limits, Refusal};
 use super::listener::Phase;
 use super::socket::Socket;
 
-/// What was read of a connection's next request.
-pub enum Head {
-    /// A whole head of HTTP/1.1.
-    Http1,
-    /// The preface of HTTP/2.
-    Http2,
-}
-
 /// What a client of HTTP/2 sends first: RFC 9113, section 3.4.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The most bytes of one read.
 const READ_BYTES: usize = 4096;
 
-/// Reads the next head into `buffer`, where some of it may be, as long as the proxy keeps idle connections open.
+/// Reads the next head into `buffer`, where some of it may be, as long as the proxy keeps idle connections open. Returns the version of
+/// HTTP: of HTTP/2 only the preface is read.
 ///
 /// # Errors
 /// Why it is refused; `None` if the connection is closed, or is to be.
@@ -47,7 +41,7 @@ pub async fn next_head(
     may_be_http2: bool,
     limits: &Limits,
     phase: &mut watch::Receiver<Phase>,
-) -> Result<Head, Option<Refusal>> {
+) -> Result<Version, Option<Refusal>> {
     let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
     let next = async {
         if buffer.is_empty() {
@@ -74,12 +68,12 @@ async fn whole_head(
     buffer: &mut BytesMut,
     may_be_http2: bool,
     max_bytes: u64,
-) -> Result<Head, Option<Refusal>> {
+) -> Result<Version, Option<Refusal>> {
     loop {
         let known = buffer.len().min(PREFACE.len());
         let is_preface = may_be_http2 && buffer[..known] == PREFACE[..known];
         if is_preface && known == PREFACE.len() {
-            return Ok(Head::Http2);
+            return Ok(Version::HTTP_2);
         }
         if !is_preface {
             // Blank lines may precede a head.
@@ -90,7 +84,7 @@ async fn whole_head(
                 return Err(Some(Refusal::BrokenHead));
             }
             if has_whole_head(buffer) {
-                return Ok(Head::Http1);
+                return Ok(Version::HTTP_11);
             }
             if buffer.len() as u64 > max_bytes {
                 return Err(Some(Refusal::HeadTooLarge));

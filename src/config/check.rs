@@ -10,7 +10,7 @@ use crate::client::listener::load_tls;
 use crate::disk;
 use crate::engine::Traces;
 use crate::secret::Secret;
-use crate::telemetry::otlp::settings::{InvalidSetting, Otlp, Settings};
+use crate::telemetry::otlp::settings::{Otlp, Settings};
 use crate::upstream::{Address, Trust};
 
 use super::proxy::{Config, StampsPolicy, Worker};
@@ -250,7 +250,7 @@ fn secret(
 fn exporting(given: &Otlp, found: &mut Problems) -> Option<Settings> {
     let resolved = Settings::resolve(given, "queuescope", &|name| std::env::var(name).ok());
     resolved.unwrap_or_else(|all| {
-        for InvalidSetting { name, problem } in all {
+        for (name, problem) in all {
             match name.starts_with("OTEL_") {
                 true => push(found, name, problem),
                 false => push(found, format!("telemetry.otlp: {name}"), problem),
@@ -279,7 +279,7 @@ fn forward(traces: &Traces, own: &Option<Settings>) -> Result<Option<Settings>, 
     };
     let resolved = Settings::resolve(&given, "queuescope", &|_| None);
     resolved.map_err(|all| {
-        let problems: Vec<String> = all.into_iter().map(|invalid| invalid.problem).collect();
+        let problems: Vec<String> = all.into_iter().map(|(_, problem)| problem).collect();
         problems.join("; ")
     })
 }

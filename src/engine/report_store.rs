@@ -54,8 +54,9 @@ enum Item {
 struct SchedulerWork {
     /// When the last of its spans arrived, on our clock.
     arrived: Stamp,
-    /// The end of the scheduler's span, and its attributes.
-    scheduler: (Stamp, Scheduler),
+    /// The end of the scheduler's span.
+    end: Stamp,
+    scheduler: Scheduler,
     /// Start and end, by [`Stage`].
     stages: [Option<(Stamp, Stamp)>; Stage::KvSend as usize + 1],
     retractions: u32,
@@ -288,7 +289,8 @@ impl SchedulerWork {
     fn new(arrived: Stamp, span: &EngineSpan, scheduler: Scheduler) -> SchedulerWork {
         SchedulerWork {
             arrived,
-            scheduler: (span.end, scheduler),
+            end: span.end,
+            scheduler,
             stages: Default::default(),
             retractions: span.retractions,
         }
@@ -317,21 +319,18 @@ impl SchedulerWork {
 
     /// Returns the pipeline- and tensor-parallel ranks. The lowest scheduler's clock is the server's.
     fn rank(&self) -> (u64, u64) {
-        let (_, scheduler) = self.scheduler;
-        (
-            scheduler.pp_rank.unwrap_or(0),
-            scheduler.tp_rank.unwrap_or(0),
-        )
+        let of = &self.scheduler;
+        (of.pp_rank.unwrap_or(0), of.tp_rank.unwrap_or(0))
     }
 
     /// Whether all stages have arrived that are needed, and no scheduler has a lower rank.
     fn is_complete(&self) -> bool {
-        let (_, scheduler) = self.scheduler;
         let (pp, tp) = self.rank();
         // Each data-parallel rank has tensor-parallel ranks of its own, which may not begin with 0.
-        let is_lowest = pp == 0 && (tp == 0 || scheduler.dp_rank.is_some_and(|rank| rank > 0));
+        let is_own = self.scheduler.dp_rank.is_some_and(|rank| rank > 0);
+        let is_lowest = pp == 0 && (tp == 0 || is_own);
         let has = |stage: &Stage| self.stage(*stage).is_some();
-        let is_aborted = scheduler.is_aborted && has(&Stage::Process);
+        let is_aborted = self.scheduler.is_aborted && has(&Stage::Process);
         let has_run = [Stage::Waiting, Stage::Prefill].iter().all(has);
         let of_decode = [Stage::Bootstrap, Stage::KvTransfer, Stage::DecodeWaiting];
         is_lowest && (is_aborted || has_run || of_decode.iter().all(has))
@@ -350,7 +349,6 @@ impl SchedulerWork {
         report.decode_start = bootstrap.and_then(|_| self.end_of(Stage::DecodeWaiting));
         let sending = self.stage(Stage::KvSend);
         report.sending_nanos = sending.map(|(start, end)| end.nanos_since(start));
-        let (end, scheduler) = self.scheduler;
         // An abort ends the open stages together with the scheduler's span: they were not completed.
         for moment in [
             &mut report.prefill_end,
@@ -358,10 +356,10 @@ impl SchedulerWork {
             &mut report.kv_arrived,
             &mut report.decode_start,
         ] {
-            *moment = moment.filter(|at| *at != end);
+            *moment = moment.filter(|at| *at != self.end);
         }
         report.num_retractions = Some(self.retractions.into());
-        report.dp_rank = scheduler.dp_rank;
+        report.dp_rank = self.scheduler.dp_rank;
         // The trace does not hold the queue times after a retraction.
         let waited = waiting.filter(|_| self.retractions == 0);
         report.queue_nanos = waited.map(|(start, end)| end.nanos_since(start));

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
-use serde_json::Map;
+use serde_json::json;
 use toml::Value;
 
 use crate::clock::{Clock, Stamp};
@@ -92,9 +92,10 @@ impl FaultKind {
         }
         let fields = match text.starts_with('{') {
             true => inline_table(text),
-            false => Ok(Map::from_iter([("kind".to_owned(), text.into())])),
+            false => Ok(json!({ "kind": text })),
         };
-        let fault = fields.and_then(Fault::from_fields);
+        let read = |fields| serde_json::from_value(fields).map_err(|error| error.to_string());
+        let fault = fields.and_then(read);
         let kind = fault.map(FaultKind::Hop);
         kind.map_err(|problem| format!("{problem}; {KINDS}"))
     }

@@ -159,13 +159,13 @@ pub fn hours(value: Value) -> Result<f64, Error> {
 }
 
 /// Deserializes an address to listen on, `IP:PORT`, or `localhost:PORT` for 127.0.0.1.
-pub fn listen_address(value: Value) -> Result<SocketAddr, Error> {
+pub fn listen_address<T: From<SocketAddr>>(value: Value) -> Result<T, Error> {
     let text = String::deserialize(value)?;
     let local = text.strip_prefix("localhost:");
     let local = local.map(|port| format!("127.0.0.1:{port}"));
     let problem =
         "not an address to listen on; give IP:PORT, as in 127.0.0.1:8800, or localhost:PORT";
-    let parsed = local.unwrap_or(text).parse();
+    let parsed = local.unwrap_or(text).parse().map(SocketAddr::into);
     parsed.map_err(|_| Error::custom(problem))
 }
 

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use http::Version;
 use pingora::listeners::tls::Acceptor;
 use pingora::protocols::{ALPN, Ssl, Stream};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::client::exchange::Exchange;
-use crate::client::http1::{self, Head};
-use crate::client::http2;
 use crate::client::limits::{Limits, Refusal};
 use crate::client::listener::{self, ListenSocket, Phase, Tls};
 use crate::client::socket::Socket;
+use crate::client::{http1, http2};
 
 use super::request;
 use super::shared::{Role, Service};
@@ -96,11 +96,11 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
         let limits = service.shared.limits(&service.role);
         let next = http1::next_head(&mut stream, &mut buffer, may_be_http2, &limits, &mut phase);
         match next.await {
-            Ok(Head::Http1) => {}
-            Ok(Head::Http2) => {
+            Ok(Version::HTTP_2) => {
                 let stream = Box::new(socket.with_prefix(buffer.freeze()));
                 return Box::pin(streams(service, stream, peer, &limits)).await;
             }
+            Ok(_) => {}
             Err(None) => return,
             Err(Some(why)) => return refuse(service, peer, Some(stream), why).await,
         }

@@ -8,7 +8,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use opentelemetry::InstrumentationScope;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
@@ -53,7 +52,6 @@ struct Sender {
     /// The number of rows for which an export does not wait for more.
     full_batch: usize,
     delay: Duration,
-    scope: InstrumentationScope,
 }
 
 /// The number of rows for which an export does not wait for more, unless the queue is smaller; each makes about ten spans.
@@ -89,9 +87,6 @@ impl Traces {
             exporter: Exporter::new(settings, instance)?,
             full_batch: FULL_BATCH_ROWS.min(capacity),
             delay: settings.given.delay_s.get(),
-            scope: InstrumentationScope::builder("queuescope")
-                .with_version(env!("CARGO_PKG_VERSION"))
-                .build(),
         };
         let closed = closing.clone();
         let run = move || {
@@ -164,7 +159,7 @@ impl Sender {
             }
             let spans = batch
                 .iter()
-                .flat_map(|trace| spans::spans(&trace.rows, trace.id, trace.reason, &self.scope));
+                .flat_map(|trace| spans::spans(&trace.rows, trace.id, trace.reason));
             match self.exporter.export(spans.collect()).await {
                 Ok(()) => self.deliveries.sent(batch.len(), false),
                 Err(error) => {

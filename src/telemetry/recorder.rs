@@ -212,10 +212,7 @@ impl FileWriter {
         let Ok(ours) = open.file.metadata() else {
             return;
         };
-        let (header, now) = (self.header.len() as u64, self.target.clock.now());
-        let rotation = &self.target.rotation;
-        let is_due = rotation.is_due(ours.len(), open.first_row, header, adding, now);
-        if ours.nlink() > 0 && (!is_due || adding == 0) {
+        if ours.nlink() > 0 && (adding == 0 || !self.is_due(ours.len(), open.first_row, adding)) {
             return;
         }
         let same = |at_path: Metadata| (at_path.dev(), at_path.ino()) == (ours.dev(), ours.ino());
@@ -267,8 +264,7 @@ impl FileWriter {
 
     /// Creates a new file under the name of a rotated one, since the path is another process's.
     fn create_aside(&self) -> io::Result<OpenFile> {
-        let at = reserve(&self.target.path, self.target.clock.now())?;
-        let file = OpenOptions::new().append(true).open(at)?;
+        let file = OpenOptions::new().append(true).open(self.reserve()?)?;
         Ok(OpenFile::new(file, true))
     }
 
@@ -283,12 +279,74 @@ impl FileWriter {
         }
     }
 
+    /// Whether a block of `adding` bytes should go into a new file. The current file has `len` bytes, and its first row was written
+    /// at `since`.
+    fn is_due(&self, len: u64, since: Option<Stamp>, adding: u64) -> bool {
+        let (rotation, clock) = (&self.target.rotation, &self.target.clock);
+        let is_full = rotation.bytes > 0 && len.saturating_add(adding) > rotation.bytes;
+        let age = since.map(|since| clock.now().nanos_since(since));
+        let is_old = rotation.age_nanos > 0 && age.is_some_and(|age| age >= rotation.age_nanos);
+        len > self.header.len() as u64 && (is_full || is_old)
+    }
+
+    /// Moves the file to an unused name, and removes rotated files beyond those to be kept.
     fn move_aside(&self) -> io::Result<()> {
-        let (rotation, now) = (self.target.rotation, self.target.clock.now());
-        let away = rotation.rotate(&self.target.path, self.header.len() as u64, now)?;
-        let path = self.target.path.display();
+        let path = &self.target.path;
+        let away = self.reserve()?;
+        if let Err(error) = std::fs::rename(path, &away) {
+            let _ = std::fs::remove_file(&away);
+            return Err(error);
+        }
+        let path = path.display();
+        if self.target.rotation.keep > 0
+            && let Err(error) = self.prune(&away)
+        {
+            log::warn!("records: cannot remove old files beside {path}: {error}");
+        }
         log::info!("records: {path} moved aside to {}", away.display());
         Ok(())
+    }
+
+    fn prune(&self, newest: &Path) -> io::Result<()> {
+        let mut files = rotated(&self.target.path)?;
+        // The newest is kept even if its name is older, after the clock was set back.
+        files.sort_by_cached_key(|file| (file.2 != newest, Reverse(file.clone())));
+        let mut kept = 0;
+        for (_, _, file) in files {
+            if kept < self.target.rotation.keep {
+                // Files without rows must not displace files with rows.
+                let len = std::fs::metadata(&file).map_or(0, |file| file.len());
+                kept += usize::from(len > self.header.len() as u64);
+                continue;
+            }
+            match std::fs::remove_file(&file) {
+                // Another process has removed it.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                removed => removed?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates an empty file under the name of the next rotated one, so that no other process takes the name.
+    fn reserve(&self) -> io::Result<PathBuf> {
+        let (path, at) = (&self.target.path, self.target.clock.now().compact_utc());
+        let taken = rotated(path)?.into_iter().filter(|file| file.0 == at);
+        // Numbers increase, so that names sort by age.
+        let first = taken.map(|file| file.1 + 1).max().unwrap_or(0);
+        for number in first..first.saturating_add(1000) {
+            let mut name = path.as_os_str().to_owned();
+            name.push(format!(".{at}"));
+            if number > 0 {
+                name.push(format!(".{number}"));
+            }
+            let away = PathBuf::from(name);
+            match OpenOptions::new().write(true).create_new(true).open(&away) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => return made.map(|_| away),
+            }
+        }
+        Err(io::Error::other("every name for the rotated file is taken"))
     }
 }
 
@@ -300,77 +358,6 @@ impl OpenFile {
             first_row: None,
         }
     }
-}
-
-impl Rotation {
-    /// Whether a block of `adding` bytes should go into a new file. The current file has `len` bytes, of which the header takes
-    /// `header`, and its first row was written at `since`.
-    fn is_due(&self, len: u64, since: Option<Stamp>, header: u64, adding: u64, now: Stamp) -> bool {
-        let is_full = self.bytes > 0 && len.saturating_add(adding) > self.bytes;
-        let age = since.map(|since| now.nanos_since(since));
-        let is_old = self.age_nanos > 0 && age.is_some_and(|age| age >= self.age_nanos);
-        len > header && (is_full || is_old)
-    }
-
-    /// Moves the file to an unused name, and removes rotated files beyond `keep`. `header`: the length of a file without rows.
-    fn rotate(&self, path: &Path, header: u64, now: Stamp) -> io::Result<PathBuf> {
-        let away = reserve(path, now)?;
-        if let Err(error) = std::fs::rename(path, &away) {
-            let _ = std::fs::remove_file(&away);
-            return Err(error);
-        }
-        if self.keep > 0
-            && let Err(error) = self.prune(path, header, &away)
-        {
-            log::warn!(
-                "records: cannot remove old files beside {}: {error}",
-                path.display()
-            );
-        }
-        Ok(away)
-    }
-
-    fn prune(&self, path: &Path, header: u64, newest: &Path) -> io::Result<()> {
-        let mut files = rotated(path)?;
-        // The newest is kept even if its name is older, after the clock was set back.
-        files.sort_by_cached_key(|file| (file.2 != newest, Reverse(file.clone())));
-        let mut kept = 0;
-        for (_, _, file) in files {
-            if kept < self.keep {
-                // Files without rows must not displace files with rows.
-                let has_rows = std::fs::metadata(&file).is_ok_and(|file| file.len() > header);
-                kept += usize::from(has_rows);
-                continue;
-            }
-            match std::fs::remove_file(&file) {
-                // Another process has removed it.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                removed => removed?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Creates an empty file under the name of the next rotated one, so that no other process takes the name.
-fn reserve(path: &Path, now: Stamp) -> io::Result<PathBuf> {
-    let at = now.compact_utc();
-    let taken = rotated(path)?.into_iter().filter(|file| file.0 == at);
-    // Numbers increase, so that names sort by age.
-    let first = taken.map(|file| file.1 + 1).max().unwrap_or(0);
-    for number in first..first.saturating_add(1000) {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{at}"));
-        if number > 0 {
-            name.push(format!(".{number}"));
-        }
-        let away = PathBuf::from(name);
-        match OpenOptions::new().write(true).create_new(true).open(&away) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            made => return made.map(|_| away),
-        }
-    }
-    Err(io::Error::other("every name for the rotated file is taken"))
 }
 
 /// Whether a path is an open file of a process, as `/dev/stdout` and `/proc/1/fd/1` are.

@@ -51,15 +51,6 @@ pub struct Queue<T> {
 /// A queued value, and the permit that holds its room until dropped.
 pub type Queued<T> = (T, OwnedSemaphorePermit);
 
-/// Why a value was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// There is no room.
-    Full,
-    /// The queue is closed.
-    Closed,
-}
-
 /// A running thread. Dropping it waits for the thread's end, so whatever ends the thread must be dropped before.
 #[derive(Debug)]
 pub struct BackgroundThread(Mutex<Option<JoinHandle<()>>>);
@@ -67,12 +58,12 @@ pub struct BackgroundThread(Mutex<Option<JoinHandle<()>>>);
 impl<T> Sink<T> {
     /// Enqueues a value that holds so many items, which are lost if it is refused. Never waits. Returns whether it was taken.
     pub fn push(&self, value: T, weight: usize, items: usize) -> bool {
-        let Err((_, refused)) = self.queue.push(value, weight) else {
+        let Err((_, reason)) = self.queue.push(value, weight) else {
             return true;
         };
-        let (reason, message) = match refused {
-            Refused::Full => (Dropped::QueueFull, "too many wait for it"),
-            Refused::Closed => (Dropped::Shutdown, "this process ends"),
+        let message = match reason {
+            Dropped::QueueFull => "too many wait for it",
+            _ => "this process ends",
         };
         self.deliveries.lost(reason, message, items);
         false
@@ -130,20 +121,13 @@ impl Deliveries {
         Some(self.last_error.lock().clone()).filter(|error| !error.is_empty())
     }
 
-    /// Counts items as lost that still wait when the process ends. If others were lost just before, says why.
+    /// Counts items as lost that still wait when the process ends.
     pub fn end(&self, left: usize) {
         if left > 0 {
             let reason = Dropped::Shutdown.name();
             self.lost.with(&[reason]).inc_by(left as u64);
-            let before = match self.lost_now.load(Ordering::Relaxed) {
-                0 => String::new(),
-                lost => format!(
-                    "; {lost} were lost before; last error: {}",
-                    self.last_error.lock()
-                ),
-            };
             let what = self.what;
-            log::warn!("{what}: {left} still waited at the end and are lost{before}");
+            log::warn!("{what}: {left} still waited at the end and are lost");
         }
     }
 }
@@ -164,18 +148,18 @@ impl<T> Queue<T> {
     /// Adds a value. One that is heavier than the capacity may wait alone.
     ///
     /// # Errors
-    /// The value, and why it was refused.
-    pub fn push(&self, value: T, weight: usize) -> Result<(), (T, Refused)> {
+    /// The value, and why it was refused: the queue is full, or closed.
+    pub fn push(&self, value: T, weight: usize) -> Result<(), (T, Dropped)> {
         let sender = self.sender.lock();
         let Some(sender) = &*sender else {
-            return Err((value, Refused::Closed));
+            return Err((value, Dropped::Shutdown));
         };
         let room = self.room.clone();
         let Ok(permit) = room.try_acquire_many_owned(weight.min(self.capacity) as u32) else {
-            return Err((value, Refused::Full));
+            return Err((value, Dropped::QueueFull));
         };
         let sent = sender.send((value, permit));
-        sent.map_err(|unsent| (unsent.0.0, Refused::Closed))
+        sent.map_err(|unsent| (unsent.0.0, Dropped::Shutdown))
     }
 
     /// Refuses further values. The receiver ends after the queued ones.
@@ -220,15 +204,15 @@ mod tests {
     async fn the_weight_is_bounded_but_a_heavier_value_waits_alone() {
         let (queue, mut out) = Queue::new(8);
         assert_eq!(queue.push("a", 5), Ok(()));
-        assert_eq!(queue.push("b", 4), Err(("b", Refused::Full)));
+        assert_eq!(queue.push("b", 4), Err(("b", Dropped::QueueFull)));
         assert_eq!(queue.push("c", 3), Ok(()));
         for expected in ["a", "c"] {
             assert_eq!(out.recv().await.unwrap().0, expected);
         }
         assert_eq!(queue.push("d", 1000), Ok(()));
-        assert_eq!(queue.push("e", 1), Err(("e", Refused::Full)));
+        assert_eq!(queue.push("e", 1), Err(("e", Dropped::QueueFull)));
         queue.close();
-        assert_eq!(queue.push("f", 1), Err(("f", Refused::Closed)));
+        assert_eq!(queue.push("f", 1), Err(("f", Dropped::Shutdown)));
         assert_eq!(out.recv().await.unwrap().0, "d");
         assert!(out.recv().await.is_none());
     }

@@ -266,9 +266,9 @@ impl OtlpArgs {
         let env = |name: &str| std::env::var(name).ok();
         let settings = Settings::resolve(&given, "queuescope-traffic", &env);
         let settings = settings.map_err(|all| {
-            let told = all.into_iter().map(|error| match error.name.as_str() {
-                "endpoint" => format!("--otlp-endpoint: {}", error.problem),
-                _ => error.to_string(),
+            let told = all.into_iter().map(|(name, problem)| match name.as_str() {
+                "endpoint" => format!("--otlp-endpoint: {problem}"),
+                _ => format!("{name}: {problem}"),
             });
             Error::usage(told.collect::<Vec<_>>().join("\nerror: "))
         })?;

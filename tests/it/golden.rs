@@ -1,6 +1,5 @@
 //! What collectors and Prometheus get of the recordings, word for word. `UPDATE_GOLDEN=1` writes the files anew.
 
-use opentelemetry::InstrumentationScope;
 use queuescope::clock::Stamp;
 use queuescope::request::{Endpoint, Moment, Observer, Row, Side};
 use queuescope::telemetry::CountedRequest;
@@ -63,10 +62,9 @@ fn metrics_of_the_recordings() {
 
 #[test]
 fn traces_of_the_recordings() {
-    let scope = InstrumentationScope::builder("queuescope").build();
     let mut text = String::new();
     for rows in recorded() {
-        let all = spans::spans(&rows, spans::trace_of(&rows), KeepReason::Ratio, &scope);
+        let all = spans::spans(&rows, spans::trace_of(&rows), KeepReason::Ratio);
         let ids: Vec<_> = all.iter().map(|span| span.span_context.span_id()).collect();
         let place = |id| ids.iter().position(|of| *of == id);
         for span in &all {

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
+use tokio_rustls::rustls::RootCertStore;
 
 use crate::disk;
 use crate::keys::keys;
@@ -111,21 +112,15 @@ pub struct Settings {
     pub protocol: Protocol,
     /// The headers of each export. The values are marked as sensitive and never shown.
     pub headers: HeaderMap,
-    /// The certificate authorities trusted for the collector; `None` for a connection without TLS.
-    pub roots: Option<Roots>,
+    /// The certificate authorities trusted for the collector; none for a connection without TLS.
+    pub roots: RootCertStore,
     /// `service.name` of the spans.
     pub service_name: String,
 }
 
-/// A value that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name}: {problem}")]
-pub struct InvalidSetting {
-    /// The key of a config, or the variable's name.
-    pub name: String,
-    /// What is wrong and what to give instead, without values that may be secret.
-    pub problem: String,
-}
+/// A value that cannot be used: the key of a config, or the variable's name; what is wrong and what to give instead, without values
+/// that may be secret.
+pub type InvalidSetting = (String, String);
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
@@ -315,10 +310,7 @@ fn checked<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Secret>, D::Error>
 }
 
 fn invalid(name: &str, problem: impl Into<String>) -> InvalidSetting {
-    InvalidSetting {
-        name: name.to_owned(),
-        problem: problem.into(),
-    }
+    (name.to_owned(), problem.into())
 }
 
 /// Returns the value, or adds what is wrong with it to `found`.
@@ -386,15 +378,16 @@ fn endpoint(
     Ok((url, protocol))
 }
 
-fn roots(given: Option<&Path>, endpoint: &str) -> Result<Option<Roots>, InvalidSetting> {
+fn roots(given: Option<&Path>, endpoint: &str) -> Result<RootCertStore, InvalidSetting> {
     if !endpoint.starts_with("https://") {
-        return Ok(None);
+        return Ok(RootCertStore::empty());
     }
     let roots = match given {
         Some(path) => Roots::file(path).map_err(|error| format!("{} {error}", path.display())),
         None => Roots::system().map_err(|error| format!("{error}; give a PEM file")),
     };
-    roots.map(Some).map_err(|error| invalid("ca", error))
+    let store = roots.map(|roots| roots.store());
+    store.map_err(|error| invalid("ca", error))
 }
 
 #[cfg(test)]

@@ -53,13 +53,17 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     keys
 });
 
-/// The spans of one request, as they are made.
+/// Who makes the spans.
+static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
+    let scope = InstrumentationScope::builder("queuescope");
+    scope.with_version(env!("CARGO_PKG_VERSION")).build()
+});
+
+/// One request, of which spans are made.
 struct Tree<'a> {
     rows: &'a [Row],
     first: &'a Row,
     trace: TraceId,
-    scope: &'a InstrumentationScope,
-    spans: Vec<SpanData>,
 }
 
 /// Returns the id of a request's trace; a random one if it has none.
@@ -70,24 +74,13 @@ pub fn trace_of(rows: &[Row]) -> u128 {
 }
 
 /// Returns the spans of a request: the request itself, below it each sending, and below the last of these a span per stage.
-pub fn spans(
-    rows: &[Row],
-    trace: u128,
-    reason: KeepReason,
-    scope: &InstrumentationScope,
-) -> Vec<SpanData> {
+pub fn spans(rows: &[Row], trace: u128, reason: KeepReason) -> Vec<SpanData> {
     let Some(first) = rows.first() else {
         return Vec::new();
     };
-    let mut tree = Tree {
-        rows,
-        first,
-        trace: TraceId::from_bytes(trace.to_be_bytes()),
-        scope,
-        spans: Vec::new(),
-    };
-    tree.request(reason);
-    tree.spans
+    let trace = TraceId::from_bytes(trace.to_be_bytes());
+    let tree = Tree { rows, first, trace };
+    tree.spans(reason)
 }
 
 fn new_id() -> SpanId {
@@ -95,7 +88,7 @@ fn new_id() -> SpanId {
 }
 
 impl Tree<'_> {
-    fn request(&mut self, reason: KeepReason) {
+    fn spans(&self, reason: KeepReason) -> Vec<SpanData> {
         let (first, timeline) = (self.first, &self.first.timeline);
         let begin = match timeline.side() {
             Side::Traffic => Moment::Sent,
@@ -105,11 +98,46 @@ impl Tree<'_> {
         let from = timeline.on_own_clock(begin);
         // It was never sent.
         let Some((from, to)) = from.zip(timeline.on_own_clock(Moment::End)) else {
-            return;
+            return Vec::new();
         };
+        // A client's request is its only sending.
         let is_client = timeline.side() == Side::Traffic;
-        let is_single = self.rows.len() == 1;
-        let mut attributes = Vec::with_capacity(80);
+        let id = first.span_id.filter(|_| is_client);
+        let id = id.map_or_else(new_id, otel_id);
+        let mut spans = vec![self.request(id, is_client, reason, (from, to))];
+        let mut last_sending = id;
+        if !is_client {
+            let trace = &first.internal.trace;
+            for (index, sending) in trace.sendings.iter().enumerate() {
+                spans.push(self.sending(sending, index, id, to));
+                last_sending = otel_id(sending.span);
+            }
+            let attempts = trace.attempts.iter();
+            spans.extend(attempts.map(|attempt| self.attempt(attempt, last_sending, from, to)));
+        }
+        if self.has_stages() {
+            self.stages(id, last_sending, (from, to), &mut spans);
+        }
+        spans
+    }
+
+    fn request(
+        &self,
+        id: SpanId,
+        is_client: bool,
+        reason: KeepReason,
+        times: (Stamp, Stamp),
+    ) -> SpanData {
+        let first = self.first;
+        let parent = first.parent_span_id.map(otel_id);
+        let mut span = self.span(id, parent, self.name(), times);
+        span.parent_span_is_remote = parent.is_some();
+        span.span_kind = match is_client {
+            true => SpanKind::Client,
+            false => SpanKind::Server,
+        };
+        let attributes = &mut span.attributes;
+        attributes.reserve(80);
         let endpoint = first.endpoint();
         attributes.extend(of_http(endpoint));
         attributes.push(KeyValue::new("gen_ai.operation.name", endpoint.operation()));
@@ -117,53 +145,20 @@ impl Tree<'_> {
         let host = first.host.as_deref().into_iter();
         attributes.extend(host.flat_map(of_server));
         attributes.push(KeyValue::new("queuescope.kept", reason.name()));
+        let is_single = self.rows.len() == 1;
         if !is_single {
             // The sequences' spans have ids of their own; this one finds the request.
             let id = first.request_id().to_owned();
             attributes.push(KeyValue::new("queuescope.req_id", id));
         }
         let scope = (!is_single).then_some(Scope::Request);
-        columns(first, scope, &mut attributes);
-        let id = first.span_id.filter(|_| is_client);
-        let id = id.map_or_else(new_id, otel_id);
-        let parent = first.parent_span_id.map(otel_id);
-        let mut span = self.span(id, parent, self.name(), (from, to));
-        span.parent_span_is_remote = parent.is_some();
-        span.attributes = attributes;
-        span.span_kind = match is_client {
-            true => SpanKind::Client,
-            false => SpanKind::Server,
-        };
+        columns(first, scope, attributes);
         put_outcome(&mut span, first.outcome(), error(first));
         // By the conventions, a client error is not an error of the server's span.
         if !is_client && first.outcome() == Outcome::ClientError {
             span.status = Status::Unset;
         }
-        self.spans.push(span);
-        // A client's request is its only sending.
-        let last_sending = match is_client {
-            true => id,
-            false => self.sendings(id, from, to),
-        };
-        if self.has_stages() {
-            self.stages(id, last_sending, (from, to));
-        }
-    }
-
-    /// Adds a span for each sending of the request. Returns the last one, or the request's if it was never sent.
-    fn sendings(&mut self, request: SpanId, from: Stamp, to: Stamp) -> SpanId {
-        let trace = &self.first.internal.trace;
-        let last = trace.sendings.last();
-        let last = last.map_or(request, |last| otel_id(last.span));
-        for (index, sending) in trace.sendings.iter().enumerate() {
-            let span = self.sending(sending, index, request, to);
-            self.spans.push(span);
-        }
-        for attempt in &trace.attempts {
-            let span = self.attempt(attempt, last, from, to);
-            self.spans.push(span);
-        }
-        last
+        span
     }
 
     fn sending(&self, sending: &Sending, index: usize, parent: SpanId, end: Stamp) -> SpanData {
@@ -230,22 +225,28 @@ impl Tree<'_> {
         }
     }
 
-    fn stages(&mut self, request: SpanId, last_sending: SpanId, times: (Stamp, Stamp)) {
+    /// Adds the spans of stages, and those of sequences that they are below.
+    fn stages(
+        &self,
+        request: SpanId,
+        last_sending: SpanId,
+        times: (Stamp, Stamp),
+        spans: &mut Vec<SpanData>,
+    ) {
         for (index, row) in self.rows.iter().take(MAX_SEQUENCES).enumerate() {
             let mut parent = last_sending;
             if self.rows.len() > 1 {
                 parent = new_id();
                 let mut span = self.span(parent, Some(last_sending), "sequence".into(), times);
                 columns(row, Some(Scope::Sequence), &mut span.attributes);
-                self.spans.push(span);
+                spans.push(span);
             }
             for stage in &STAGES {
                 let is_of_request = REQUEST_STAGE_ENDS.contains(&stage.period.to);
                 // They begin before the last sending.
                 let parent = if is_of_request { request } else { parent };
                 if !is_of_request || index == 0 {
-                    let span = self.stage(row, stage, parent);
-                    self.spans.extend(span);
+                    spans.extend(self.stage(row, stage, parent));
                 }
             }
         }
@@ -293,7 +294,7 @@ impl Tree<'_> {
             events: SpanEvents::default(),
             links: SpanLinks::default(),
             status: Status::Unset,
-            instrumentation_scope: self.scope.clone(),
+            instrumentation_scope: SCOPE.clone(),
         }
     }
 }

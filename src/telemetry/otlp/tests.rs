@@ -41,7 +41,6 @@ async fn a_backlog_goes_in_batches_of_bounded_rows() {
         exporter: Exporter::new(&unreachable_collector(), "i".into()).unwrap(),
         full_batch: FULL_BATCH_ROWS,
         delay: Duration::MAX,
-        scope: InstrumentationScope::builder("t").build(),
     };
     let mut batches = Vec::new();
     for _ in 0..4 {

@@ -289,33 +289,16 @@ fn files_without_rows_do_not_displace_files_with_rows() {
 
 #[test]
 fn no_name_is_used_twice_and_the_oldest_files_are_removed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r.csv");
-    let now = Stamp::from_nanos(START);
-    let rotation = Rotation {
-        keep: 2,
-        ..Rotation::default()
-    };
-    std::fs::write(folder.path().join("r.csv.20261120T144800Z"), "theirs").unwrap();
-    for n in 0..12 {
-        std::fs::write(&path, n.to_string()).unwrap();
-        let away = rotation.rotate(&path, 0, now).unwrap();
-        assert_eq!(std::fs::read_to_string(&away).unwrap(), n.to_string());
-        assert!(away.to_str().unwrap().ends_with(&format!("Z.{}", n + 1)));
-        assert!(!path.exists());
-    }
-    let contents = || {
-        let left = rotated(&path).unwrap().into_iter();
-        let texts = left.map(|(_, _, path)| std::fs::read_to_string(path).unwrap());
-        texts.collect::<Vec<_>>()
-    };
-    assert_eq!(contents(), ["10", "11"]);
+    let mut folder = Folder::new();
+    folder.file.rotation.keep = 2;
+    std::fs::write(folder.beside("r.csv.20261120T144800Z"), "theirs").unwrap();
+    // Each moves the one before away.
+    (0..12).for_each(|n| write(&mut folder.writer(), &n.to_string()));
+    folder.has("r.csv: 11, r.csv.20261120T144800Z.10: 9, r.csv.20261120T144800Z.11: 10");
     // After the clock was set back, the newest is kept though its name is the oldest.
-    std::fs::write(&path, "12").unwrap();
-    rotation
-        .rotate(&path, 0, Stamp::from_nanos(1_700_000_000 * NANOS))
-        .unwrap();
-    assert_eq!(contents(), ["12", "11"]);
+    folder.manual.set(Stamp::from_nanos(1_700_000_000 * NANOS));
+    write(&mut folder.writer(), "12");
+    folder.has("r.csv: 12, r.csv.20231114T221320Z: 11, r.csv.20261120T144800Z.11: 10");
 }
 
 fn start_at(path: &Path, metrics: &Metrics) -> io::Result<Sink<Rows>> {

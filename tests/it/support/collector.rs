@@ -30,6 +30,8 @@ pub enum Mood {
     Refuses,
     /// Answers that it may be sent again.
     Busy,
+    /// The same, then takes it.
+    BusyOnce,
     /// Never answers.
     Holds,
 }
@@ -149,12 +151,15 @@ async fn answer(
     let (is_grpc, kind) = (head.uri.path() == EXPORT, &head.headers["content-type"]);
     let is_export = is_grpc || head.uri.path() == "/v1/traces" && kind == "application/x-protobuf";
     let mood = store.lock().unwrap().mood;
+    if mood == Mood::BusyOnce {
+        store.lock().unwrap().mood = Mood::Takes;
+    }
     // As HTTP and as gRPC say it.
     let (status, code) = match mood {
         _ if !is_export => (404, "12"),
         Mood::Takes => (200, "0"),
         Mood::Refuses => (400, "3"),
-        Mood::Busy => (503, "14"),
+        Mood::Busy | Mood::BusyOnce => (503, "14"),
         Mood::Holds => std::future::pending().await,
     };
     if status == 200 {

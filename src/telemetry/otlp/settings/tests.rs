@@ -13,8 +13,10 @@ fn resolved(given: &Otlp, env: &str) -> Result<Option<Settings>, String> {
     };
     let resolved = Settings::resolve(given, "queuescope", &env);
     resolved.map_err(|all| {
-        let told: Vec<String> = all.iter().map(ToString::to_string).collect();
-        told.join("\n")
+        let told = all
+            .iter()
+            .map(|(name, problem)| format!("{name}: {problem}"));
+        told.collect::<Vec<_>>().join("\n")
     })
 }
 

@@ -33,9 +33,8 @@ fn row(side: Side) -> Row {
 }
 
 fn spans_of(rows: &[Row]) -> Vec<SpanData> {
-    let scope = InstrumentationScope::builder("t").build();
     let rows = crate::request::sample::rows(rows);
-    let all = spans(&rows, trace_of(&rows), KeepReason::Ratio, &scope);
+    let all = spans(&rows, trace_of(&rows), KeepReason::Ratio);
     let trace = TraceId::from_bytes(TRACE.to_be_bytes());
     for span in &all {
         assert_eq!(span.span_context.trace_id(), trace);
