@@ -6,21 +6,21 @@ use std::iter::successors;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, TE};
-use http::{HeaderValue, Method, Request, Uri};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, TE};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use opentelemetry::KeyValue;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
-use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
+use opentelemetry_http::{HttpClient, HttpError};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::SpanData;
-use prost::Message;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
+use parking_lot::Mutex;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::crypto::ring;
 
@@ -31,27 +31,36 @@ use super::settings::{Protocol, Settings};
 /// Encodes spans and sends them, with retries where they help, within a Tokio runtime.
 #[derive(Debug)]
 pub struct Exporter {
-    collector: Collector,
-    resource: ResourceAttributesWithSchema,
+    inner: SpanExporter,
+    client: CollectorClient,
 }
 
-/// Sends messages within a Tokio runtime, without retries.
-#[derive(Debug)]
+/// The library's HTTP client, which also sends over gRPC.
+#[derive(Clone, Debug)]
+struct CollectorClient {
+    collector: Collector,
+    /// The last error, which the library does not pass on.
+    last_error: Arc<Mutex<Option<ExportError>>>,
+}
+
+/// Sends messages within a Tokio runtime, without retries. Clones share their connections.
+#[derive(Clone, Debug)]
 pub struct Collector {
     settings: Settings,
-    uri: Uri,
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
 /// Why a message was not delivered.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportError {
     /// The reason by which it is counted.
     pub reason: Dropped,
     /// The message for the log.
     pub message: String,
-    /// How long to wait at least before it is sent again; `None` if that does not help.
-    retry_after: Option<Duration>,
+    /// The HTTP status of the response, if any; for gRPC the nearest one.
+    status: Option<StatusCode>,
+    /// The response's `Retry-After`.
+    retry_after: Option<HeaderValue>,
 }
 
 /// The maximum length of an error message, characters: it may quote the collector.
@@ -64,54 +73,64 @@ const MAX_IDLE_CONNECTIONS: usize = 8;
 pub const GRPC_PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 /// The gRPC statuses after which a client may retry, by the OTLP specification.
 const RETRYABLE: [&str; 7] = ["1", "4", "8", "10", "11", "14", "15"];
-/// The pause before the second try, and before the last one. Each is twice as long as the one before.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LAST_PAUSE: Duration = Duration::from_millis(400);
 
 impl Exporter {
     /// Creates an exporter. It connects for the first export. `instance` identifies this process.
     ///
     /// # Errors
-    /// See [`Collector::new`].
+    /// The library cannot make one, or TLS cannot be set up.
     pub fn new(settings: &Settings, instance: String) -> io::Result<Exporter> {
+        let client = CollectorClient {
+            collector: Collector::new(settings)?,
+            last_error: Arc::default(),
+        };
+        let builder = SpanExporter::builder()
+            .with_http()
+            .with_http_client(client.clone())
+            .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
+            .with_endpoint(&settings.endpoint)
+            .with_timeout(settings.given.timeout_s.get());
+        let mut inner = builder.build().map_err(io::Error::other)?;
         // The SDK adds OTEL_RESOURCE_ATTRIBUTES.
         let resource = Resource::builder()
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
             .with_attribute(KeyValue::new("service.instance.id", instance))
             .with_service_name(settings.service_name.clone())
             .build();
-        Ok(Exporter {
-            collector: Collector::new(settings)?,
-            resource: (&resource).into(),
-        })
+        inner.set_resource(&resource);
+        Ok(Exporter { inner, client })
     }
 
-    /// Sends spans, within the timeout.
+    /// Sends spans.
     ///
     /// # Errors
     /// Why they were not exported.
     pub async fn export(&self, spans: Vec<SpanData>) -> Result<(), ExportError> {
-        let resource_spans = group_spans_by_resource_and_scope(spans, &self.resource);
-        let message = Bytes::from(ExportTraceServiceRequest { resource_spans }.encode_to_vec());
-        let timeout = self.collector.settings.given.timeout_s.get();
-        let mut failure = ExportError::timeout(timeout);
-        let sending = async {
-            let mut pause = FIRST_PAUSE;
-            while let Err(error) = self.collector.send(message.clone()).await {
-                failure = error;
-                let wait = failure.retry_after.filter(|wait| *wait < timeout)?;
-                if pause > LAST_PAUSE {
-                    return None;
-                }
-                // At random times, so that not all senders come again at once.
-                let pausing = pause.mul_f64(rand::random_range(1.0..1.5));
-                tokio::time::sleep(wait.max(pausing)).await;
-                pause *= 2;
-            }
-            Some(())
-        };
-        let sent = tokio::time::timeout(timeout, sending).await;
-        sent.ok().flatten().ok_or(failure)
+        self.client.last_error.lock().take();
+        let timeout = self.client.collector.settings.given.timeout_s.get();
+        let sent = tokio::time::timeout(timeout, self.inner.export(spans)).await;
+        let last_error = self.client.last_error.lock().take();
+        match (sent, last_error) {
+            (Ok(Ok(())), None) => Ok(()),
+            (_, Some(error)) => Err(error),
+            (Ok(Err(error)), None) => Err(ExportError::new(Dropped::Rejected, &error.to_string())),
+            (Err(_), None) => Err(ExportError::timeout(timeout)),
+        }
+    }
+}
+
+#[async_trait]
+impl HttpClient for CollectorClient {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let sent = self.collector.send(request.into_body()).await;
+        *self.last_error.lock() = sent.clone().err();
+        let mut response = Response::new(Bytes::new());
+        if let Err(error) = sent {
+            *response.status_mut() = error.status.ok_or(error.message)?;
+            let retry_after = error.retry_after.map(|after| (RETRY_AFTER, after));
+            response.headers_mut().extend(retry_after);
+        }
+        Ok(response)
     }
 }
 
@@ -119,7 +138,7 @@ impl Collector {
     /// Creates a client. It connects for the first message.
     ///
     /// # Errors
-    /// TLS cannot be set up, or the endpoint is no URL.
+    /// TLS cannot be set up.
     pub fn new(settings: &Settings) -> io::Result<Collector> {
         let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -142,16 +161,8 @@ impl Collector {
                 .build(connector.enable_http2().build()),
             Protocol::Http => builder.build(connector.enable_http1().build()),
         };
-        let path = match settings.protocol {
-            Protocol::Grpc => GRPC_PATH,
-            Protocol::Http => "",
-        };
-        let uri = format!("{}{path}", settings.endpoint).parse();
-        Ok(Collector {
-            settings: settings.clone(),
-            uri: uri.map_err(io::Error::other)?,
-            client,
-        })
+        let settings = settings.clone();
+        Ok(Collector { settings, client })
     }
 
     /// Sends a message, within the timeout.
@@ -168,7 +179,7 @@ impl Collector {
         let unreachable = |error: &(dyn Error + 'static)| {
             ExportError::new(Dropped::Unreachable, &error_with_causes(error))
         };
-        let response = self.client.request(self.request(message)).await;
+        let response = self.client.request(self.request(message)?).await;
         let (head, body) = response.map_err(|error| unreachable(&error))?.into_parts();
         let read = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
         let read = read.map_err(|error| unreachable(&*error))?;
@@ -179,47 +190,53 @@ impl Collector {
             Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
         let grpc = header("grpc-status");
-        let seconds = header("retry-after").and_then(|text| text.trim().parse().ok());
-        let (is_retryable, answer) = match (self.settings.protocol, grpc.as_deref()) {
+        let (status, answer) = match (self.settings.protocol, grpc.as_deref()) {
             _ if !head.status.is_success() => {
-                let is_retryable = matches!(head.status.as_u16(), 429 | 502..=504);
                 let text = String::from_utf8_lossy(&read.to_bytes()).into_owned();
-                (is_retryable, format!("{} {text}", head.status))
+                (head.status, format!("{} {text}", head.status))
             }
             (Protocol::Http, _) | (Protocol::Grpc, Some("0")) => return Ok(()),
             (Protocol::Grpc, status) => {
                 let status = status.unwrap_or("none");
+                let nearest = match RETRYABLE.contains(&status) {
+                    true => StatusCode::SERVICE_UNAVAILABLE,
+                    false => StatusCode::BAD_REQUEST,
+                };
                 let message = header("grpc-message").unwrap_or_default();
-                let answer = format!("gRPC status {status} {message}");
-                (RETRYABLE.contains(&status), answer)
+                (nearest, format!("gRPC status {status} {message}"))
             }
         };
         Err(ExportError {
-            retry_after: is_retryable.then(|| Duration::from_secs(seconds.unwrap_or(0))),
+            status: Some(status),
+            retry_after: head.headers.get(RETRY_AFTER).cloned(),
             ..ExportError::new(Dropped::Rejected, &format!("it answered {answer}"))
         })
     }
 
-    fn request(&self, message: Bytes) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::default());
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.uri.clone();
-        let headers = request.headers_mut();
-        let (kind, body) = match self.settings.protocol {
-            Protocol::Http => ("application/x-protobuf", message),
+    fn request(&self, message: Bytes) -> Result<Request<Full<Bytes>>, ExportError> {
+        let mut headers = HeaderMap::new();
+        let endpoint = &self.settings.endpoint;
+        let (uri, kind, body) = match self.settings.protocol {
+            Protocol::Http => (endpoint.clone(), "application/x-protobuf", message),
             Protocol::Grpc => {
                 let mut framed = BytesMut::with_capacity(message.len() + 5);
                 framed.put_u8(0);
                 framed.put_u32(message.len() as u32);
                 framed.put(message);
                 headers.insert(TE, HeaderValue::from_static("trailers"));
-                ("application/grpc", framed.freeze())
+                let uri = format!("{endpoint}{GRPC_PATH}");
+                (uri, "application/grpc", framed.freeze())
             }
         };
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         headers.extend(self.settings.headers.clone());
-        *request.body_mut() = Full::new(body);
-        request
+        let request = Request::post(uri).body(Full::new(body));
+        let mut request = request.map_err(|error| {
+            let message = format!("no request can be made: {error}");
+            ExportError::new(Dropped::Rejected, &message)
+        })?;
+        *request.headers_mut() = headers;
+        Ok(request)
     }
 }
 
@@ -233,7 +250,8 @@ impl ExportError {
         ExportError {
             reason,
             message: shown.collect::<String>().trim_end().to_owned(),
-            retry_after: (reason == Dropped::Unreachable).then_some(Duration::ZERO),
+            status: None,
+            retry_after: None,
         }
     }
 }
