@@ -98,12 +98,6 @@ fn killed() -> Vec<Sent> {
 
 const KILL: &str = "30 server-1 kill down, 58 server-1 kill up, 60 server-1 kill ready";
 
-/// What is said of episodes.
-#[track_caller]
-fn assert_lines<const N: usize>(found: &[Episode], expected: [&str; N]) {
-    assert_says_all(&lines(found).join("\n"), expected);
-}
-
 #[track_caller]
 fn assert_after(effect: &Effect, seconds: f64) {
     let found = effect.seconds.unwrap_or(f64::NAN);
@@ -115,28 +109,6 @@ fn counts(found: &[Episode]) -> Vec<[(usize, usize); 3]> {
     let count = |phase: &Phase| (phase.requests, phase.failed.values().sum());
     let phases = found.iter().map(|of| of.phases.each_ref());
     phases.map(|phases| phases.map(count)).collect()
-}
-
-#[test]
-fn a_killed_server_has_figures_before_during_and_after() {
-    let found = episodes_of(killed(), KILL);
-    assert_eq!(counts(&found), [[(300, 0), (300, 5), (300, 0)]]);
-    let [before, during, after] = &found[0].phases;
-    let died = BTreeMap::from([("upstream_died".to_owned(), 5)]);
-    assert_eq!(during.failed, died);
-    let p50 = |phase: &Phase| phase.ttft.p50.unwrap();
-    assert!(p50(before) < 0.11 && p50(during) > 0.2 && p50(after) < 0.11);
-    assert!((during.total_latency.p99.unwrap() - 10.0 * during.ttft.p99.unwrap()).abs() < 1e-9);
-    let fault = &found[0].faults[0];
-    // The last went there at 30.8 s.
-    assert_after(&fault.left, 0.8);
-    assert_after(&fault.recovery, 2.0);
-    let expected = [
-        "server-1 kill from 30.0 s until 60.0 s\n",
-        "the last request was sent there 0.80 s after it began; 271 requests came later; it served again 2.00 s after it was back",
-        "upstream_died 5",
-    ];
-    assert_lines(&found, expected);
 }
 
 #[test]
@@ -217,22 +189,6 @@ fn faults_that_overlap_are_one_episode_and_others_are_not() {
 }
 
 #[test]
-fn too_few_requests_have_no_quantiles() {
-    let every_second = || (0..30).map(|n| sent(f64::from(n), 1, Some(0.1)));
-    let few = episodes_of(
-        every_second(),
-        "10 server-1 kill down, 20 server-1 kill ready",
-    );
-    let ttft = few[0].phases[0].ttft;
-    assert_eq!((ttft.p50, ttft.p99), (Some(0.1), None));
-    // No row names server 1.
-    assert_says(&few[0].faults[0].left.said, UNKNOWN);
-    assert_lines(&few, ["0.10 s / too few"]);
-    let table = Table::of_lines(every_second().map(Sent::row));
-    assert_eq!(episodes(&table, &[], &[]), []);
-}
-
-#[test]
 fn traffic_that_never_leaves_or_never_comes() {
     let told = "10.5 server-1 kill down, 20.5 server-1 kill ready";
     let all = |request: fn(f64, bool) -> Sent| {
@@ -278,7 +234,7 @@ fn requests_given_up_when_the_run_was_stopped_count_where_they_arrived() {
     let found = episodes_of(requests, "1 server-1 stall down, 1 server-2 stall down");
     assert_eq!(counts(&found), [[(21, 0), (72, 0), (0, 0)]]);
     let expected = ["72 given up when the run was stopped", UNKNOWN];
-    assert_lines(&found, expected);
+    assert_says_all(&lines(&found).join("\n"), expected);
     let json = serde_json::to_value(&found).unwrap();
     assert_eq!(json[0]["phases"][1]["given_up"], 72);
 }
