@@ -268,7 +268,7 @@ fn unequal_shares_are_found_unless_by_chance_or_fault() {
 
 /// A request that got no token.
 fn timed_out(sample: Sample, start: i64) -> Sample {
-    let sample = cut(sample, &AFTER_SENDING[2..], start + 900);
+    let sample = cut(sample, Moment::ServerCreated, start + 900);
     sample.ended(Outcome::Timeout, "late")
 }
 
