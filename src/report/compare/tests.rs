@@ -14,15 +14,10 @@ pub fn difference(by: f64, low: f64, high: f64) -> Difference {
         statistic: P99,
         a: "round_robin".to_owned(),
         b: "shortest_queue".to_owned(),
-        of_a: 0.1,
-        of_b: 0.1 + by,
         difference: by,
         low,
         high,
         pairs: 1000,
-        is_against_first: true,
-        repeats: 1,
-        comparisons: 1,
         holds: true,
         ..Difference::default()
     }
