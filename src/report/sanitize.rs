@@ -150,9 +150,7 @@ mod tests {
         let sample = Sample::starting(n * 10).without(&[Moment::QueueStart]);
         let sample = sample.with(|record| {
             let timeline = &mut record.timeline;
-            let Relation::Apart(offset) = timeline.relation(ClockOf::Engine) else {
-                panic!("the sample's engine is apart");
-            };
+            let offset = timeline.offset(ClockOf::Engine).unwrap();
             let sent = timeline.on_own_clock(Moment::RouterSend).unwrap();
             timeline.set(Moment::ServerCreated, sent.plus_nanos(way + offset.nanos));
             let known = Offset {
