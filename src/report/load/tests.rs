@@ -312,19 +312,14 @@ fn goodput_counts_requests_that_meet_every_goal() {
     assert_eq!(json_of(&four(), &run()).get("request_goodput"), None);
 }
 
+/// Other invalid ones are in tests/data/experiment/wrong-plans.txt.
 #[test]
-fn an_invalid_goal_is_refused_with_a_hint() {
+fn a_goal_names_a_latency_and_its_limit_in_milliseconds_or_with_a_unit() {
     for text in ["ttft:500", "ttft:500ms", "ttft:0.5s"] {
         assert_eq!(text.parse::<Goal>().unwrap().limit_ms, 500.0, "{text}");
     }
-    for (text, expected) in [
-        ("ttft", "such as ttft:500"),
-        ("ttft:-5", "above 0"),
-        ("ttft:NaN", "above 0"),
-        ("latency:5", "e2el or one of server_latency, total"),
-    ] {
-        assert_says(&text.parse::<Goal>().unwrap_err().to_string(), expected);
-    }
+    let unknown = "latency:5".parse::<Goal>().unwrap_err();
+    assert_says(&unknown, "e2el or one of server_latency, total");
 }
 
 #[test]
