@@ -160,34 +160,27 @@ fn describe(row: &Row, url: &str, width: usize, problem: Option<&str>) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Stamp;
-    use crate::request::{End, Endpoint, Generation, Observer, Side};
-
-    fn row(status: u16, entered_after: &str) -> Row {
-        let at = Stamp::from_nanos(1_795_168_010_000_000_000);
-        let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
-        observer.response_head(status, Some("application/json"), false, at);
-        let body = format!(
-            "{{\"text\":\"a\",\"meta_info\":{{\"id\":\"i\",\"request_received_ts\":1795168000.5,\
-             \"forward_entry_time\":{entered_after},\"queue_time\":0.25}}}}"
-        );
-        observer.response_body(body.as_bytes(), at, 0);
-        Row::ended(observer.finish(End::Complete, at)).remove(0)
-    }
+    use crate::request::sample::Sample;
+    use crate::request::{Generation, Moment, Outcome};
 
     #[test]
     fn a_failed_request_and_a_broken_order_are_problems() {
-        assert_eq!(find_problem(&row(200, "1795168001.0")), None);
+        assert_eq!(find_problem(&Sample::whole().row()), None);
+        let broken = Sample::whole().at(Moment::QueueStart, 8);
+        let failed = broken.clone().ended(Outcome::ServerError, "");
         let order = "the order of the stamps is broken: queue_start<server_created";
-        for (status, start) in [(200, order), (500, "the request failed: server_error")] {
-            let problem = find_problem(&row(status, "1795168000.5")).unwrap();
+        for (sample, start) in [
+            (broken, order),
+            (failed, "the request failed: server_error"),
+        ] {
+            let problem = find_problem(&sample.row()).unwrap();
             assert!(problem.starts_with(start), "{problem}");
         }
     }
 
     #[test]
     fn the_generation_is_named() {
-        let mut row = row(200, "1795168001.0");
+        let mut row = Sample::whole().row();
         for (generation, name) in [
             (Generation::From0_5_7, "0.5.7 to 0.5.20"),
             (Generation::Decode0_5_21, "0.5.21 or later, a decode server"),

@@ -119,10 +119,6 @@ mod tests {
 
     #[test]
     fn columns_that_do_not_fit_are_left_out_from_the_right() {
-        let whole = grid().to_text(None);
-        let lines: Vec<&str> = whole.lines().collect();
-        assert_eq!(lines[0], "run                              ok  TTFT p99");
-        assert_eq!(lines[2], "a|b                               9         -");
         for width in 20..60 {
             let text = grid().to_text(Some(width));
             let longest = text.lines().map(|line| line.chars().count()).max();
@@ -161,6 +157,5 @@ mod tests {
     fn a_bar_does_not_break_markdown() {
         let text = grid().to_markdown();
         assert!(text.contains("| a\\|b | 9 | - |\n"), "{text}");
-        assert!(text.starts_with("| run | ok | TTFT p99 |\n| :-- | --: | --: |\n"));
     }
 }

@@ -192,14 +192,3 @@ fn a_flag_may_need_a_key_of_the_file() {
     let found = command.try_get_matches_from(["routing", "--dataset-name", "custom"]);
     found.unwrap();
 }
-
-#[test]
-fn a_secret_may_begin_with_a_minus_and_is_not_shown() {
-    let text = "engine = 'sglang'\nmodel_path = 'm'\nsglang.api_key = '-S3'";
-    let made = plan(Node, text).unwrap();
-    let [ServerSpec::Started(line)] = &spec(&made.runs[0].settings).servers[..] else {
-        panic!("one server is started")
-    };
-    assert!(line.args.contains(&"--api-key=-S3".to_owned()), "{line}");
-    assert!(!line.to_string().contains("S3"), "{line}");
-}

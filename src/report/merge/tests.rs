@@ -9,9 +9,6 @@ use crate::report::reader;
 
 const BEGAN: i64 = 1_795_000_000 * NANOS;
 
-/// What the times of a file count from by default.
-const SINCE: Stamp = Stamp::from_nanos(BEGAN);
-
 fn rows(of: &[i64], base: Stamp) -> Vec<u8> {
     let row = |n: &i64| {
         let sample = Sample::starting(n * 10);
@@ -37,7 +34,7 @@ fn summary_of(shard: &str, grade: &str) -> Value {
 fn shard(root: &Path, number: i64, summary: &Value) -> PathBuf {
     let dir = root.join(format!("s{number}"));
     fs::create_dir_all(&dir).unwrap();
-    let rows = rows(&[number, number + 2, number + 4], SINCE);
+    let rows = rows(&[number, number + 2, number + 4], at(0));
     fs::write(dir.join(ROWS), rows).unwrap();
     fs::write(dir.join(SUMMARY), summary.to_string()).unwrap();
     dir
@@ -177,7 +174,7 @@ fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
 
     let dirs = two(root.path(), |second| second["requests"] = 3.into());
     for left in [&[1, 5][..], &[]] {
-        fs::write(dirs[1].join(ROWS), rows(left, SINCE)).unwrap();
+        fs::write(dirs[1].join(ROWS), rows(left, at(0))).unwrap();
         let summary = merged(&dirs, &root.path().join(format!("out-{}", left.len())));
         let expected = format!("shard 1/2 has rows of {} of its 3 requests", left.len());
         assert_judged(&summary, "INVALID", &[&expected]);
@@ -188,7 +185,7 @@ fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
         second["window"] =
             json!({ "from_s": 0.0, "to_s": 1.0, "left_out_first": 1, "left_out_last": 1 });
     });
-    fs::write(dirs[1].join(ROWS), rows(&[1, 5], SINCE)).unwrap();
+    fs::write(dirs[1].join(ROWS), rows(&[1, 5], at(0))).unwrap();
     let summary = merged(&dirs, &root.path().join("out-window"));
     assert_judged(
         &summary,
@@ -203,16 +200,17 @@ fn a_killed_shard_is_not_merged_and_rows_that_cannot_be_read_are_counted() {
     let dirs = two(root.path(), |_| ());
     let [_, killed] = &dirs;
     // The last row is cut.
-    let mut cut = rows(&[5, 1, 3], SINCE);
+    let mut cut = rows(&[5, 1, 3], at(0));
     cut.truncate(cut.len() - 3);
     fs::write(killed.join(ROWS), &cut).unwrap();
     let warnings = merged(&dirs, &root.path().join("out"))["warnings"].to_string();
     assert_says(&warnings, "shard 1/2: 1 of 3 rows cannot be read");
     fs::rename(killed.join(ROWS), killed.join("requests.partial.csv")).unwrap();
     fs::rename(killed.join(SUMMARY), killed.join("begun.json")).unwrap();
-    assert_says(&refused(&dirs, root.path()), "Leave this folder out");
+    let expected = "the shard did not come to its end (no requests.csv and summary.json). Leave this folder out";
+    assert_says(&refused(&dirs, root.path()), expected);
     fs::remove_file(killed.join("begun.json")).unwrap();
-    assert_says(&refused(&dirs, root.path()), "Leave this folder out");
+    assert_says(&refused(&dirs, root.path()), expected);
 }
 
 /// The error of merging these.

@@ -41,7 +41,10 @@ fn run_of(requests: u32) -> Run {
             label: NASTY.to_owned(),
             settings: settings.as_object().cloned().unwrap_or_default(),
             servers: vec![ServerFile::of(NASTY, "")],
-            processes: vec![ProcessFile::of("", NASTY)],
+            processes: vec![ProcessFile {
+                command: NASTY.to_owned(),
+                ..ProcessFile::default()
+            }],
             ..RunFile::default()
         }),
         faults: vec![FaultRow::of(0.0, NASTY, "", "")],

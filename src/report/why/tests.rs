@@ -195,14 +195,7 @@ fn nothing_is_put_at_a_time_of_a_clock_that_does_not_compare() {
         let times = "queue_time_start=10.5, queue_time_end=11, pure_queue_time=0.5, finish_time=12";
         let row = format!("host=a:1, arrival_time=2.5, {clock}, {times}");
         let mut run = Run::of_lines([row]);
-        let [server, kind, event] = ["a:1", "kill", "down"].map(str::to_owned);
-        let time = 10.0;
-        run.faults = vec![FaultRow {
-            time,
-            server,
-            kind,
-            event,
-        }];
+        run.faults = vec![FaultRow::of(10.0, "a:1", "kill", "down")];
         let mut waited = Vec::new();
         let of_run = WaitReport::of(&run);
         of_run.each(&run.table, |at, of| waited.push((at, of().main())));

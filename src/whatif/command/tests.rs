@@ -1,7 +1,7 @@
-use crate::clock::{NANOS, Stamp};
 use crate::report::load::Summary;
+use crate::request::ColumnId;
 use crate::whatif::figures::Figures;
-use crate::whatif::load::{Request, Times};
+use crate::whatif::load::Request;
 
 use super::*;
 
@@ -43,43 +43,33 @@ fn a_search_finds_what_is_shown() {
     let load = predicted();
     assert_eq!(load.timed().count(), 59);
     assert!(load.requests.iter().any(|of| of.output == 1));
-    let nanos = |from: f64, to: f64| {
-        let [from, to] = [from, to].map(|at| Stamp::from_nanos(0).plus_seconds(at).nanos());
-        to - from
-    };
-    let lasts = |name: &str, of: &Request, times: Times| match name {
-        "ttft" => nanos(of.arrival, times.first),
-        "tpot" => {
-            let later = f64::from(of.output.max(2) - 1);
-            ((times.finish - times.first) / later * NANOS as f64) as i64
-        }
-        "pure_queue_time" => nanos(times.queued, times.admitted),
-        "prefill_time" => nanos(times.admitted, times.first),
-        "decode_time" => nanos(times.first, times.finish),
-        _ => nanos(of.arrival, times.finish),
-    };
+    let rows = Results::default().run_of("", &[], &load).table;
     for name in "ttft e2el tpot total_latency pure_queue_time prefill_time decode_time".split(' ') {
+        let column = match name {
+            "ttft" => ColumnId::ttft_observed,
+            "e2el" => ColumnId::total_latency,
+            name => ColumnId::named(name).unwrap(),
+        };
         let mut shares = Vec::new();
         // Limits that one request just keeps, or just misses.
-        for (of, times) in load.timed().step_by(9) {
-            for off in [0, -1] {
-                let limit = (lasts(name, of, times) + off).max(1) as f64 / 1e6;
-                let args = Args {
-                    goodput: vec![goal(&format!("{name}:{limit}")).unwrap()],
-                    ..Args::default()
-                };
-                let results = Results {
-                    args,
-                    ..Results::default()
-                };
-                let mut run = results.run_of("", &[], &load);
-                results.set_goals(&mut run);
-                let shown =
-                    Figures::of_run(&Summary::of_run(&run), &results.args.goodput).goodput_share;
-                let share = goodput_share(&load, &results.args.goodput);
-                assert_eq!(shown, Some(share), "{name} {limit}");
-                shares.push(share);
-            }
+        let took = (0..rows.len()).filter_map(|row| rows.integer(column, row));
+        for limit in took.step_by(9).flat_map(|nanos| [nanos, nanos - 1]) {
+            let limit = limit.max(1) as f64 / 1e6;
+            let args = Args {
+                goodput: vec![goal(&format!("{name}:{limit}")).unwrap()],
+                ..Args::default()
+            };
+            let results = Results {
+                args,
+                ..Results::default()
+            };
+            let mut run = results.run_of("", &[], &load);
+            results.set_goals(&mut run);
+            let goals = &results.args.goodput;
+            let shown = Figures::of_run(&Summary::of_run(&run), goals).goodput_share;
+            let share = goodput_share(&load, goals);
+            assert_eq!(shown, Some(share), "{name} {limit}");
+            shares.push(share);
         }
         shares.sort_unstable_by(f64::total_cmp);
         assert!(shares[0] < shares[shares.len() - 1], "{name}: {shares:?}");

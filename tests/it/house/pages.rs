@@ -1,11 +1,8 @@
 //! What a reader of records can look up, as Markdown: moments, columns and stages, each from the table that the code itself walks. One word
 //! for each stage in all that users read: the two queues have no other name than those in `docs/METRICS.md`.
 
-use queuescope::clock::Stamp;
-use queuescope::request::cell::Value;
 use queuescope::request::{
-    COLUMNS, ClockOf, Column, End, Endpoint, Moment, Observer, Outcome, Row, STAGES, Side,
-    StageSet, UNSEEN, Unit,
+    COLUMNS, ClockOf, Column, Moment, Origin, Outcome, STAGES, Side, StageSet, UNSEEN, Unit,
 };
 
 use crate::support::docs::markdown;
@@ -100,27 +97,17 @@ fn clock_name(moment: Moment) -> &'static str {
     }
 }
 
-/// The time columns that a record shows when it has this moment and no other.
+/// The column of a moment.
 fn column_of(moment: Moment) -> String {
-    let observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
-    let at = Stamp::from_nanos(0);
-    // Nobody stamps the router's send itself.
-    let marked = match moment {
-        Moment::RouterSend => Moment::WorkerArrival,
+    // What the hop read is what the router sent.
+    let moment = match moment {
+        Moment::WorkerArrival => Moment::RouterSend,
         other => other,
     };
-    let mut records = observer.finish(End::ClientGone, at);
-    for record in &mut records {
-        record.timeline.clear(Moment::End);
-        record.timeline.set(marked, at);
-    }
-    let rows = Row::ended(records);
-    let is_shown = |column: &&Column| {
-        let shows = |row: &Row| (column.get)(row) != Value::Empty;
-        column.unit == Unit::Time && rows.iter().any(shows)
-    };
-    let names = COLUMNS.iter().filter(is_shown).map(|c| code(c.name));
-    names.collect::<Vec<String>>().join(", ")
+    let name = format!("{}_time", moment.name());
+    let is_its = |column: &&Column| column.origin == Origin::Moment(moment) || column.name == name;
+    let column = COLUMNS.iter().find(is_its);
+    column.map_or(String::new(), |column| code(column.name))
 }
 
 /// What the two queues, and the remainder that nobody saw in a server, are not called.

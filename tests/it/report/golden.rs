@@ -1,11 +1,14 @@
 //! What `queuescope report` says of fixed rows, in every format: `tests/data/golden/report/`, written anew with `UPDATE=1`. The rows of
 //! these runs, and their folders.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use queuescope::clock::Stamp;
+use queuescope::offset::Offset;
 use queuescope::report::command::{Args, Format, run};
+use queuescope::request::{ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, TimingSource};
+use queuescope::table::cells::RowWriter;
 use serde_json::{Value, json};
 
 use crate::support::docs::assert_file;
@@ -45,37 +48,13 @@ const MADE: Made = Made {
     seed: 7,
 };
 
-const HEADER: &str = "req_id,success,error,host,input_length,actual_prompt_tokens,actual_output_tokens,arrival_time,router_send_time,\
-    server_created_time,queue_time_start,queue_time_end,server_first_token_time,finish_time,server_latency,total_latency,ttft,\
-    queue_time_in_router,queue_time_in_server,tokenize_time,pure_queue_time,scheduled_time,sent_time,schedule_lag,first_token_time,\
-    prefill_end_time,prefill_time,decode_time,network_time,ttft_observed,ttft_from_schedule,tpot,itl_mean,itl_max,num_retractions,\
-    model,endpoint,stream,status,outcome,attempts,clock_offset,clock_offset_error,clock_state,timing_source,seen_by,worker,\
-    failed_attempts,end_time,elapsed,ended_in,token_count_source,token_chunks";
-
-/// Durations of a good row: the columns of their ends.
-const DURATIONS: &str = "\
-server_latency router_send_time finish_time
-total_latency arrival_time finish_time
-ttft arrival_time server_first_token_time
-queue_time_in_router arrival_time router_send_time
-queue_time_in_server server_created_time server_first_token_time
-tokenize_time server_created_time queue_time_start
-pure_queue_time queue_time_start queue_time_end
-schedule_lag scheduled_time sent_time
-prefill_time queue_time_end server_first_token_time
-decode_time first_token_time finish_time
-network_time router_send_time server_created_time
-ttft_observed arrival_time first_token_time
-ttft_from_schedule scheduled_time first_token_time
-elapsed arrival_time end_time";
-
 impl Made {
-    /// Its rows.
+    /// Its file of rows.
     fn rows(self) -> String {
         // Arrivals and lengths are the same whatever the servers do.
         let (mut arrivals, mut chance) = (Chance(3), Chance(self.seed));
         let mut free = [0.0_f64; 2];
-        let mut text = format!("{HEADER}\n");
+        let mut rows = RowWriter::new(Vec::new(), Stamp::EPOCH).unwrap();
         let mut scheduled = 0.0;
         for n in 0..self.requests {
             scheduled += -(1.0 - arrivals.even()).ln() / 18.0;
@@ -92,67 +71,71 @@ impl Made {
             let tokens = 20 + (arrivals.even() * 20.0) as u32;
             let tpot = 0.006 + 0.002 * chance.even();
             let finish = read + tpot * f64::from(tokens - 1) + 0.0005;
-            let is_down = (self.down.0..self.down.1).contains(&arrival) && server == 1;
-            let fails = is_down || n % self.fails == self.fails - 1;
-            let over = match fails {
-                true => send + if is_down { 0.02 } else { 0.3 },
-                false => finish,
-            };
-            let ours = "scheduled_time sent_time arrival_time router_send_time end_time";
-            let ours = ours.split(' ').zip([scheduled, sent, arrival, send, over]);
-            let its = "server_created_time queue_time_start queue_time_end prefill_end_time server_first_token_time \
-                first_token_time finish_time";
-            let all = [created, start, end, prefill, first, read, finish];
-            let its = its.split(' ').zip(all);
-            let mut times: BTreeMap<&str, f64> = ours.collect();
-            times.extend(its.filter(|_| !fails));
-            let durations = DURATIONS.lines().filter_map(|line| {
-                let [name, from, to] = line.split(' ').collect::<Vec<_>>()[..] else {
-                    panic!("{line}");
-                };
-                Some((name, times.get(to)? - times.get(from)?))
-            });
-            let mut seconds: BTreeMap<&str, f64> = durations.collect();
-            seconds.extend(&times);
-            if !fails {
-                seconds.extend([("tpot", tpot), ("itl_mean", tpot), ("itl_max", 2.0 * tpot)]);
-                let error = if n == 20 { 0.02 } else { 0.0004 };
-                seconds.extend([("clock_offset", 0.0), ("clock_offset_error", error)]);
-            }
-            let (outcome, ended) = match (fails, is_down) {
-                (false, _) => ("ok", "done"),
-                (_, true) => ("upstream_died", "server"),
-                _ => ("timeout", "server"),
-            };
+            let mut row = Row::new(Side::Traffic, Endpoint::Generate, format!("g-{n}"));
             let host = format!("127.0.0.1:3000{}", server + 1);
-            let input = 30 + n % 9;
-            let of_all = format!(
-                "req_id=g-{n}|host={host}|input_length={input}|model=m|endpoint=/generate|stream=True|outcome={outcome}|\
-                seen_by=traffic|worker=server-{}|ended_in={ended}",
-                server + 1
-            );
-            let of_one = match fails {
-                true => format!(
-                    "success=False|error=\"it was {outcome}, alas\"|attempts=2|\
-                    failed_attempts={host} server_error 500 after 0.010000 s"
-                ),
-                false => format!(
-                    "success=True|actual_prompt_tokens={}|actual_output_tokens={tokens}|token_chunks={tokens}|\
-                    num_retractions={}|status=200|attempts=1|clock_state=offset|timing_source=meta_info|token_count_source=meta_info",
-                    input + 3,
-                    u8::from(n % 50 == 9)
-                ),
+            row.host = Some(host.clone());
+            row.worker = Some(format!("server-{}", server + 1));
+            row.model = Some("m".to_owned());
+            row.stream = Some(true);
+            row.input_length = Some(30 + n as u64 % 9);
+            let moments = [
+                (Moment::Scheduled, scheduled),
+                (Moment::Sent, sent),
+                (Moment::Arrival, arrival),
+                (Moment::Forwarded, arrival),
+                (Moment::WorkerArrival, send),
+                (Moment::WorkerForwarded, send),
+                (Moment::ServerCreated, created),
+                (Moment::QueueStart, start),
+                (Moment::QueueEnd, end),
+                (Moment::PrefillEnd, prefill),
+                (Moment::ServerFirstToken, first),
+                (Moment::FirstToken, read),
+                (Moment::LastToken, finish - 0.0005),
+                (Moment::Finish, finish),
+            ];
+            let is_down = (self.down.0..self.down.1).contains(&arrival) && server == 1;
+            // Of one that fails nobody sees what its server did.
+            let (seen, over) = if is_down || n % self.fails == self.fails - 1 {
+                let (outcome, after) = match is_down {
+                    true => (Outcome::UpstreamDied, 0.02),
+                    false => (Outcome::Timeout, 0.3),
+                };
+                row.outcome = Some(outcome);
+                row.error = Some(format!("it was {}, alas", outcome.name()));
+                row.attempts = Some(2);
+                row.failed_attempts = Some(format!("{host} server_error 500 after 0.010000 s"));
+                (&moments[..6], send + after)
+            } else {
+                let tokens = u64::from(tokens);
+                let gap = (tpot * 1e9) as i64;
+                row.outcome = Some(Outcome::Ok);
+                row.status = Some(200);
+                row.attempts = Some(1);
+                row.actual_prompt_tokens = Some(33 + n as u64 % 9);
+                (row.actual_output_tokens, row.token_chunks) = (Some(tokens), Some(tokens));
+                row.num_retractions = Some(u64::from(n % 50 == 9));
+                row.timing_source = Some(TimingSource::MetaInfo);
+                row.first_event_tokens = Some(1);
+                (row.itl_mean, row.itl_max) = (Some(gap), Some(2 * gap));
+                let offset = Offset {
+                    nanos: 0,
+                    error_nanos: if n == 20 { 20_000_000 } else { 400_000 },
+                };
+                row.timeline
+                    .relate(ClockOf::Engine, Relation::Apart(offset));
+                (&moments[..], finish)
             };
-            let cells = of_all.split('|').chain(of_one.split('|'));
-            let cells: BTreeMap<&str, &str> =
-                cells.filter_map(|cell| cell.split_once('=')).collect();
-            let cell = |column| match seconds.get(column) {
-                Some(seconds) => format!("{seconds:.9}"),
-                None => cells.get(column).copied().unwrap_or_default().to_owned(),
-            };
-            text += &(HEADER.split(',').map(cell).collect::<Vec<_>>().join(",") + "\n");
+            for clock in [ClockOf::Front, ClockOf::Hop] {
+                row.timeline.relate(clock, Relation::Same);
+            }
+            for (moment, seconds) in seen.iter().chain([&(Moment::End, over)]) {
+                let at = Stamp::EPOCH.plus_seconds(*seconds);
+                row.timeline.set(*moment, at);
+            }
+            rows.write(&Row::ended(vec![row])[0]).unwrap();
         }
-        text
+        String::from_utf8(rows.finish().unwrap()).unwrap()
     }
 
     /// Its folder, with what the generator and the experiment tell of it.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use queuescope::clock::{NANOS, Stamp};
-use queuescope::request::{ColumnId, Side};
+use queuescope::request::{Row, Side};
 use queuescope::table::Table;
 use queuescope::table::cells::RowWriter;
 
@@ -57,21 +57,28 @@ fn a_summary_tells_parts_of_loads_and_what_is_not_to_be_believed() {
     assert!(measured["goodput_share"].is_null(), "{measured}");
 }
 
-/// Writes some of a load's rows as a proxy of this side would, with times of the epoch.
-fn recorded(folder: &Path, name: &str, side: &str, is_in: impl Fn(usize) -> bool) -> String {
-    let rows = Table::read(Path::new(&file("slots16"))).unwrap();
-    let path = folder.join(name);
-    let epoch = Stamp::from_nanos(-1_795_000_000 * NANOS);
-    let mut out = RowWriter::new(std::fs::File::create(&path).unwrap(), epoch).unwrap();
-    for at in (0..rows.len()).filter(|row| is_in(*row)) {
+/// Writes the rows of a run anew, each changed.
+fn changed(of: &str, to: &Path, base: Stamp, change: impl Fn(&mut Row)) -> String {
+    let rows = Table::read(Path::new(&file(of))).unwrap();
+    let mut out = RowWriter::new(std::fs::File::create(to).unwrap(), base).unwrap();
+    for at in 0..rows.len() {
         let mut row = rows.request(at).remove(0);
-        row.seen_by = Side::named(side);
-        // A hop does not know it.
-        row.arrival_time.take_if(|_| side == "hop");
+        change(&mut row);
         out.write(&row).unwrap();
     }
     out.finish().unwrap();
-    path.to_str().unwrap().to_owned()
+    to.to_str().unwrap().to_owned()
+}
+
+/// Writes a load's rows as a proxy of this side would, with times of the epoch.
+fn recorded(folder: &Path, side: Side) -> String {
+    let epoch = Stamp::from_nanos(-1_795_000_000 * NANOS);
+    let path = folder.join(format!("{}.csv", side.name()));
+    changed("slots16", &path, epoch, |row| {
+        row.seen_by = Some(side);
+        // A hop does not know it.
+        row.arrival_time.take_if(|_| side == Side::Hop);
+    })
 }
 
 /// Several loads are predicted each by itself, under its name.
@@ -90,7 +97,7 @@ fn several_loads_are_predicted_each_by_itself() {
 #[test]
 fn rows_of_hops_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let hop = recorded(folder.path(), "hop.csv", "hop", |row| row % 2 == 1);
+    let hop = recorded(folder.path(), Side::Hop);
     let error = run(&[&hop]).unwrap_err();
     let told = "hop.csv: no request of one sequence went well and tells its arrival";
     assert_says(&error, told);
@@ -101,7 +108,7 @@ fn rows_of_hops_are_refused() {
 #[test]
 fn requests_of_several_sequences_are_left_out() {
     let folder = tempfile::tempdir().unwrap();
-    let one = recorded(folder.path(), "one.csv", "front", |_| true);
+    let one = recorded(folder.path(), Side::Front);
     let text = std::fs::read_to_string(&one).unwrap();
     let (head, rows) = text.split_once('\n').unwrap();
     let several = |count: usize| {
@@ -121,27 +128,21 @@ fn requests_of_several_sequences_are_left_out() {
         "left out: 2 requests (failed, of several sequences",
     );
     several(usize::MAX);
-    assert_says(&run(&[&one]).unwrap_err(), "one.csv: no request");
+    assert_says(&run(&[&one]).unwrap_err(), "front.csv: no request");
 }
 
 /// Data-parallel ranks of one host have queues and slots of their own, as servers have.
 #[test]
 fn ranks_are_predicted_as_servers_are() {
     let folder = tempfile::tempdir().unwrap();
-    let rows = Table::read(Path::new(&file("two-servers"))).unwrap();
-    let first = rows.text(ColumnId::host, 0).to_owned();
     let path = folder.path().join("ranks.csv");
-    let base = Stamp::from_nanos(0);
-    let mut out = RowWriter::new(std::fs::File::create(&path).unwrap(), base).unwrap();
-    for at in 0..rows.len() {
-        let mut row = rows.request(at).remove(0);
-        row.dp_rank = Some(u64::from(rows.text(ColumnId::host, at) != first));
-        row.host = Some(first.clone());
-        out.write(&row).unwrap();
-    }
-    out.finish().unwrap();
-    let [servers, ranks] = [&file("two-servers"), path.to_str().unwrap()]
-        .map(|path| told(&[path], "--set num_gpus=2,3"));
+    let first = "127.0.0.1:30001".to_owned();
+    let ranks = changed("two-servers", &path, Stamp::from_nanos(0), |row| {
+        let host = row.host.replace(first.clone());
+        row.dp_rank = Some(u64::from(host != row.host));
+    });
+    let [servers, ranks] =
+        [file("two-servers"), ranks].map(|path| told(&[&path], "--set num_gpus=2,3"));
     for (is, was) in ["predictions", "validation"].map(|of| (&ranks[of], &servers[of])) {
         for (is, was) in is.as_array().unwrap().iter().zip(was.as_array().unwrap()) {
             for name in ["ttft_ms", "request_throughput", "predicted"] {

@@ -90,8 +90,6 @@ fn intervals_take_requests_of_all_servers_in_the_order_of_arrival() {
     let summary = Summary::of_records(&records, &run());
     let some = Summary::of_records(&records[..200], &run()).to_text();
     assert_says(&some, "p99 too few");
-    let few = Summary::of_records(&records[..9], &run()).to_text();
-    assert_says(&few, "No 95 % intervals: too few requests");
     let json = summary.to_json();
     // A sample arrives 2 ms after its send.
     let total = |index| f64::from(98 + index * 7919 % 100) / 1e3;
