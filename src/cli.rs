@@ -97,7 +97,7 @@ enum Command {
     /// Check that a proxy is running; exit code 1 when it is not
     Health {
         /// Its admin listener
-        #[arg(value_name = "IP:PORT", default_value = "127.0.0.1:8801")]
+        #[arg(value_name = "IP:PORT", default_value = "127.0.0.1:8801", value_parser = address)]
         admin: SocketAddr,
     },
     /// Print the completion script of a shell
@@ -356,6 +356,11 @@ fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<()> {
 
 /// How long a proxy may take to answer that it lives.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    let address = text.parse();
+    address.map_err(|_| "must be IP:PORT, as in 127.0.0.1:8801")
+}
 
 /// Requests `/healthz`, which needs no token: for containers, as their image has no shell and no curl.
 fn run_health(admin: SocketAddr) -> anyhow::Result<()> {
