@@ -39,9 +39,7 @@ pub struct ClientOptions {
     pub upstream: UpstreamKind,
     /// `None`: plain HTTP.
     pub tls: Option<Tls>,
-    /// The value of `Authorization`; see [`api_key`].
-    pub api_key: Option<HeaderValue>,
-    /// Sent with every request. Their values are never shown.
+    /// Sent with every request, such as [`api_key`]. Their values are never shown.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Whether to keep connections for later requests.
     pub reuse: bool,
@@ -129,12 +127,10 @@ impl Client {
             (header::USER_AGENT, HeaderValue::from_static(agent)),
             (header::CONTENT_TYPE, json),
         ];
-        let key = options.api_key.clone();
-        let key = key.map(|key| (header::AUTHORIZATION, key));
         let given = options.headers.iter().cloned();
         let mut headers = HeaderMap::new();
         // Of two of a name the later one counts.
-        for (name, value) in own.into_iter().chain(key).chain(given) {
+        for (name, value) in own.into_iter().chain(given) {
             headers.insert(name, value);
         }
         Ok(Client {
@@ -171,7 +167,7 @@ impl Client {
         let errors = exchange.rows.iter_mut();
         for error in errors.filter_map(|row| row.error.as_mut()) {
             let headers = self.options.headers.iter().map(|(_, value)| value);
-            *error = masked(error, self.options.api_key.iter().chain(headers));
+            *error = masked(error, headers);
         }
         exchange
     }

@@ -15,8 +15,6 @@ use crate::traffic::client::{Client, ClientOptions, TLS_HINT, Target, TlsArgs, U
 pub struct Access {
     /// How `https://` servers are verified.
     pub tls: TlsArgs,
-    /// The header `Authorization`.
-    pub api_key: Option<HeaderValue>,
     /// Headers of every request.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
@@ -40,7 +38,6 @@ impl Access {
             target,
             upstream: UpstreamKind::Server,
             tls,
-            api_key: self.api_key.clone(),
             headers: self.headers.clone(),
             reuse: false,
             request_timeout: REQUEST_TIMEOUT,
