@@ -90,7 +90,7 @@ pub struct Job {
 }
 
 /// A request that has ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Exchange {
     /// Its rows, at least one; not final yet.
     pub rows: Vec<Row>,
@@ -107,8 +107,8 @@ struct InFlight<'a> {
     observer: Observer,
     /// Collects the text of the reply.
     reply: Option<&'a mut Reply>,
-    stamps: Option<Stamps>,
-    connect_nanos: i64,
+    /// What is known so far, without rows.
+    exchange: Exchange,
 }
 
 impl Client {
@@ -227,8 +227,7 @@ impl Client {
         InFlight {
             observer,
             reply: None,
-            stamps: None,
-            connect_nanos: 0,
+            exchange: Exchange::default(),
         }
     }
 
@@ -257,7 +256,7 @@ impl Client {
             let row = in_flight.observer.row_mut();
             // A second attempt's connect comes after the first write, so it does not delay the send.
             if !was_idle && row.timeline.raw(Moment::Sent).is_none() {
-                in_flight.connect_nanos = now.nanos_since(began);
+                in_flight.exchange.connect_nanos = now.nanos_since(began);
             }
             row.timeline.set_if_unknown(Moment::Sent, now);
             row.attempts = row.attempts.map(|before| before + 1);
@@ -308,9 +307,10 @@ impl Client {
         observer.response_head(head.status.as_u16(), kind, encoded, at);
         observer.reported_outcome = reported_outcome(&head.headers);
         let stamps = head.headers.get(FRONT_HEADER);
-        in_flight.stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
-        if let Some(stamps) = &in_flight.stamps {
-            observer.stamps(stamps, &self.clock_name);
+        let stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
+        if let Some(stamps) = stamps {
+            observer.stamps(&stamps, &self.clock_name);
+            in_flight.exchange.stamps = Some(stamps);
             return;
         }
         let host = match self.options.upstream {
@@ -414,9 +414,7 @@ impl InFlight<'_> {
     fn finish(self, end: End, at: Stamp) -> Exchange {
         Exchange {
             rows: self.observer.finish(end, at),
-            stamps: self.stamps,
-            connect_nanos: self.connect_nanos,
-            slot_nanos: 0,
+            ..self.exchange
         }
     }
 }
