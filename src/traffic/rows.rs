@@ -45,18 +45,12 @@ pub(super) struct Outputs {
 #[derive(Debug)]
 pub(super) struct Recorder {
     clock: Clock,
-    clocks: Clocks,
+    /// The offsets of other processes' and of engines' clocks, as known from the exchanges so far.
+    clocks: OffsetTable,
     outputs: Outputs,
     /// The rows of a run without a file.
     pub(super) in_memory: Vec<Row>,
     pub(super) lag: Lag,
-}
-
-/// The offsets of other clocks, as known from the exchanges so far.
-#[derive(Debug, Default)]
-struct Clocks {
-    processes: OffsetTable,
-    engines: OffsetTable,
 }
 
 /// The file of rows during a run. After the first write error it is left as it is, and the run goes on without it.
@@ -98,7 +92,7 @@ impl Recorder {
         ended: &Receiver<Exchange>,
     ) -> Recorder {
         let mut recorder = Recorder {
-            clocks: Clocks::default(),
+            clocks: OffsetTable::default(),
             clock,
             outputs,
             in_memory: Vec::new(),
@@ -127,7 +121,7 @@ impl Recorder {
 
     fn record(&mut self, exchange: Exchange) {
         self.lag.add(&exchange);
-        let rows = self.clocks.relate(exchange);
+        let rows = relate(exchange, &mut self.clocks);
         match &mut self.outputs.logs {
             Some(logs) => logs.wait(rows, self.clock.now()),
             None => self.write(rows),
@@ -140,7 +134,7 @@ impl Recorder {
             return;
         };
         for joined in logs.ready(self.clock.now()) {
-            let rows = joined.into_rows(&mut self.clocks.engines);
+            let rows = joined.into_rows(&mut self.clocks);
             self.write(rows);
         }
     }
@@ -174,22 +168,20 @@ impl Recorder {
     }
 }
 
-impl Clocks {
-    /// Learns from an exchange that has ended, and returns its rows with their clocks related.
-    fn relate(&mut self, exchange: Exchange) -> Vec<Row> {
-        let Exchange {
-            mut rows, stamps, ..
-        } = exchange;
-        let front = stamps.as_ref();
-        let hop = front.and_then(|front| front.hop.as_deref());
-        // The hop, too, read the request after our send, and wrote its stamps before we read the response.
-        for process in [(ClockOf::Front, front), (ClockOf::Hop, hop)] {
-            relate_process(&mut rows, &mut self.processes, process);
-        }
-        name_engine_clock(&mut rows, hop.or(front));
-        relate_engine(&mut rows, &mut self.engines, true);
-        rows
+/// Learns from an exchange that has ended, and returns its rows with their clocks related.
+fn relate(exchange: Exchange, clocks: &mut OffsetTable) -> Vec<Row> {
+    let Exchange {
+        mut rows, stamps, ..
+    } = exchange;
+    let front = stamps.as_ref();
+    let hop = front.and_then(|front| front.hop.as_deref());
+    // The hop, too, read the request after our send, and wrote its stamps before we read the response.
+    for process in [(ClockOf::Front, front), (ClockOf::Hop, hop)] {
+        relate_process(&mut rows, clocks, process);
     }
+    name_engine_clock(&mut rows, hop.or(front));
+    relate_engine(&mut rows, clocks, true);
+    rows
 }
 
 impl RowFile {
