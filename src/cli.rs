@@ -369,8 +369,9 @@ fn run_health(admin: SocketAddr) -> anyhow::Result<()> {
     let answered = async { timeout(HEALTH_TIMEOUT, access.get(&url, "/healthz")).await };
     let answered = tokio::runtime::Runtime::new()?.block_on(answered);
     let late = |_| Err(format!("not within {} s", HEALTH_TIMEOUT.as_secs()));
-    let status = answered.unwrap_or_else(late);
-    let status = status.map_err(|why| anyhow!("IP:PORT {admin}: no answer ({why}); {hint}"))?;
+    let answered = answered.unwrap_or_else(late);
+    let (status, _) =
+        answered.map_err(|why| anyhow!("IP:PORT {admin}: no answer ({why}); {hint}"))?;
     ensure!(
         status == 200,
         "IP:PORT {admin}: /healthz answers {status}, not 200; {hint}"
