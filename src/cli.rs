@@ -357,6 +357,7 @@ fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<()> {
 /// How long a proxy may take to answer that it lives.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Parses the address of an admin listener.
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
     let address = text.parse();
     address.map_err(|_| "must be IP:PORT, as in 127.0.0.1:8801")

@@ -169,9 +169,6 @@ pub async fn run_with_progress(
         never = shown => never,
         run = prepared.run(live, stop.clone(), start, outputs) => run?,
     };
-    if run.lag.given_up > 0 {
-        print_line(&format!("gave up {}", run.lag.given_up));
-    }
     let delays = delays.lock().clone();
     drop(listening);
     let stopped = run.stopped;
