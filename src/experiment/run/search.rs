@@ -14,8 +14,6 @@ pub struct Search {
     retry: Option<f64>,
 }
 
-/// The search ends after so many trials. Doubling so often is beyond any machine.
-const MAX_TRIALS: usize = 40;
 /// The lowest rate that is tried, as a share of the first. If it misses, the objective cannot be met.
 const MIN_SHARE_OF_FIRST: f64 = 1.0 / 1024.0;
 
@@ -33,9 +31,6 @@ impl Search {
 
     /// Returns the next rate to try; `None` if the search is over.
     pub fn next(&self) -> Option<f64> {
-        if self.found.trials.len() >= MAX_TRIALS {
-            return None;
-        }
         if self.retry.is_some() {
             return self.retry;
         }
