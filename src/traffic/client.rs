@@ -301,7 +301,7 @@ impl Client {
     fn head(&self, in_flight: &mut InFlight<'_>, head: &http::response::Parts, at: Stamp) {
         let (kind, encoded) = (content_type(&head.headers), is_encoded(&head.headers));
         if let Some(reply) = &mut in_flight.reply {
-            reply.set_stream(kind.is_some_and(|kind| kind.starts_with("text/event-stream")));
+            reply.is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
         }
         let observer = &mut in_flight.observer;
         observer.response_head(head.status.as_u16(), kind, encoded, at);
