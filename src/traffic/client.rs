@@ -399,11 +399,6 @@ fn died(error: &hyper::Error) -> End {
 }
 
 impl Exchange {
-    /// The timestamp of a moment, on that moment's own clock.
-    pub(super) fn at(&self, moment: Moment) -> Option<Stamp> {
-        self.rows.first()?.timeline.raw(moment)
-    }
-
     /// The outcome of the request.
     pub(super) fn outcome(&self) -> Outcome {
         self.rows.first().map_or(Outcome::ProxyError, Row::outcome)

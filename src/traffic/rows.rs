@@ -145,7 +145,8 @@ impl Recorder {
             spans.add(&rows);
         }
         match &mut self.outputs.file {
-            Some(file) => file.write(&rows),
+            // Into a buffer, which is written when it is full or by `RowFile::flush`.
+            Some(file) => file.try_write(|out| rows.iter().try_for_each(|row| out.write(row))),
             None => self.in_memory.extend(rows),
         }
     }
@@ -206,11 +207,6 @@ impl RowFile {
             dir: dir.to_owned(),
             out: RowWriter::new(file, time_base.of_run(facts.started)),
         })
-    }
-
-    /// Adds the rows of a request to a buffer, which is written when it is full or by [`RowFile::flush`].
-    fn write(&mut self, rows: &[Row]) {
-        self.try_write(|out| rows.iter().try_for_each(|row| out.write(row)));
     }
 
     /// Writes all buffered rows to the system, so that they survive this process.

@@ -325,8 +325,8 @@ impl Lag {
         let (slot, connect) = (exchange.slot_nanos, exchange.connect_nanos);
         self.waited_for_slot += u64::from(slot > 0);
         let given_up = u64::from(exchange.outcome() == Outcome::ClientAbort);
-        let scheduled = exchange.at(Moment::Scheduled);
-        let Some((scheduled, sent)) = scheduled.zip(exchange.at(Moment::Sent)) else {
+        let at = |moment| exchange.rows.first()?.timeline.raw(moment);
+        let Some((scheduled, sent)) = at(Moment::Scheduled).zip(at(Moment::Sent)) else {
             self.unsent += given_up;
             return;
         };
