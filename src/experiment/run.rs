@@ -107,7 +107,7 @@ pub async fn run(
         false => runner.run_all().await?,
     };
     runner.write()?;
-    runner.finished.signal = (!is_whole && stop.is_stopped()).then(|| stop.signal());
+    runner.finished.signal = (!is_whole).then(|| stop.signal());
     Ok(runner.finished)
 }
 
