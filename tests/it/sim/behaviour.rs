@@ -249,6 +249,7 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
         ["--otlp-traces-endpoint", "localhost"],
         ["--gpu-share", "0"],
         ["--port", "70000"],
+        ["--disaggregation-decode-extra-slots", "-1"],
         ["--port", &port],
         ["--disaggregation-bootstrap-port", &port],
         ["--host", "no.such.host.invalid"],
@@ -268,6 +269,7 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
         let line = err.lines().next().unwrap();
         let is_told = line.starts_with("error: ") && line.contains(flag) && line.contains(value);
         assert!(is_told && !err.contains("panicked"), "{err}");
+        assert!(is_taken || line.contains(": must be "), "{err}");
         assert!(!is_taken || err.lines().count() == 1, "{err}");
     }
 }
