@@ -151,8 +151,7 @@ impl Client {
         reply: Option<&mut Reply>,
         stop: impl Future<Output = ()>,
     ) -> Exchange {
-        let mut in_flight = self.in_flight(&job);
-        in_flight.reply = reply;
+        let mut in_flight = self.in_flight(&job, reply);
         let limit = self.options.request_timeout;
         let end = tokio::select! {
             biased;
@@ -174,7 +173,8 @@ impl Client {
 
     /// Returns the exchange of a request that was given up before it was sent.
     pub fn unsent(&self, job: &Job) -> Exchange {
-        self.in_flight(job).finish(End::GivenUp, self.clock.now())
+        let in_flight = self.in_flight(job, None);
+        in_flight.finish(End::GivenUp, self.clock.now())
     }
 
     /// Opens a connection and keeps it for the first request.
@@ -182,9 +182,8 @@ impl Client {
     /// # Errors
     /// Why it could not be opened.
     pub async fn preconnect(&self) -> Result<(), String> {
-        let connection = self.connect().await?;
-        self.put_idle(connection);
-        Ok(())
+        let opened = self.connect().await;
+        opened.map(|connection| self.put_idle(connection))
     }
 
     /// Sends a request that is not recorded, with a body of JSON or none; returns status and body of the response.
@@ -216,7 +215,7 @@ impl Client {
     }
 
     /// Begins the record of a request.
-    fn in_flight<'a>(&self, job: &Job) -> InFlight<'a> {
+    fn in_flight<'a>(&self, job: &Job, reply: Option<&'a mut Reply>) -> InFlight<'a> {
         let mut observer = Observer::new(Side::Traffic, job.endpoint, job.req_id.clone());
         let is_server = self.options.upstream == UpstreamKind::Server;
         observer.row_mut().timeline.upstream_is_server(is_server);
@@ -226,7 +225,7 @@ impl Client {
         observer.request_body(&job.body);
         InFlight {
             observer,
-            reply: None,
+            reply,
             exchange: Exchange::default(),
         }
     }
