@@ -108,12 +108,10 @@ impl Engine {
             self.gen_throughput = batch.members.len() as f64 / at.since(before);
         }
         for member in &batch.members {
-            let Some(task) = self.tasks.get_mut(&member.id) else {
+            let task = self.tasks.get_mut(&member.id);
+            let Some(task) = task.filter(|task| task.retractions == member.retractions) else {
                 continue;
             };
-            if task.retractions != member.retractions {
-                continue;
-            }
             if batch.is_prefill {
                 self.memory.cache(&mut task.allocation, &task.prompt);
             }
@@ -272,11 +270,9 @@ impl Engine {
         by_progress.sort_by_key(|id| std::cmp::Reverse(progress(id)));
         while by_progress.len() > 1
             && self.memory.available() < RETRACT_STEPS * by_progress.len() as u64
+            && let Some(id) = by_progress.pop()
+            && let Some(task) = self.tasks.get_mut(&id)
         {
-            let Some(id) = by_progress.pop() else { break };
-            let Some(task) = self.tasks.get_mut(&id) else {
-                continue;
-            };
             task.retractions += 1;
             task.is_decoding = false;
             self.memory.release(std::mem::take(&mut task.allocation));
