@@ -97,7 +97,7 @@ enum Command {
     /// Check that a proxy is running; exit code 1 when it is not
     Health {
         /// Its admin listener
-        #[arg(value_name = "IP:PORT", default_value = "127.0.0.1:8801")]
+        #[arg(value_name = "IP:PORT", default_value = "127.0.0.1:8801", value_parser = address)]
         admin: SocketAddr,
     },
     /// Print the completion script of a shell
@@ -357,6 +357,12 @@ fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<()> {
 /// How long a proxy may take to answer that it lives.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Parses the address of an admin listener.
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    let address = text.parse();
+    address.map_err(|_| "must be IP:PORT, as in 127.0.0.1:8801")
+}
+
 /// Requests `/healthz`, which needs no token: for containers, as their image has no shell and no curl.
 fn run_health(admin: SocketAddr) -> anyhow::Result<()> {
     let hint = "give the admin listener (key admin) of a proxy that runs";
@@ -364,8 +370,9 @@ fn run_health(admin: SocketAddr) -> anyhow::Result<()> {
     let answered = async { timeout(HEALTH_TIMEOUT, access.get(&url, "/healthz")).await };
     let answered = tokio::runtime::Runtime::new()?.block_on(answered);
     let late = |_| Err(format!("not within {} s", HEALTH_TIMEOUT.as_secs()));
-    let status = answered.unwrap_or_else(late);
-    let status = status.map_err(|why| anyhow!("IP:PORT {admin}: no answer ({why}); {hint}"))?;
+    let answered = answered.unwrap_or_else(late);
+    let (status, _) =
+        answered.map_err(|why| anyhow!("IP:PORT {admin}: no answer ({why}); {hint}"))?;
     ensure!(
         status == 200,
         "IP:PORT {admin}: /healthz answers {status}, not 200; {hint}"

@@ -42,19 +42,13 @@ pub trait Section {
     /// All its keys, in the order of the file.
     fn keys(&self) -> AllKeys;
 
-    /// Whether it has a key.
-    fn has(&self, key: &str) -> bool {
-        let mut all = self.keys().iter().copied().flatten();
-        all.any(|own| own.name == key)
-    }
-
-    /// Sets a key.
+    /// Sets a key, if it has that.
     ///
     /// # Errors
     /// The value is invalid.
     fn set(&mut self, key: &str, value: Value) -> Result<(), toml::de::Error>;
 
-    /// Returns a key's value; `None` if it is not set.
+    /// Returns a key's value; `None` if it is not set, or is no key of it.
     fn get(&self, key: &str) -> Option<Value>;
 }
 
@@ -124,8 +118,9 @@ macro_rules! keys {
             fn set(&mut self, key: &str, value: toml::Value) -> Result<(), toml::de::Error> {
                 match key {
                     $(stringify!($key) => self.$key = $crate::keys::keys!(@read value $($read)?)?,)*
-                    $($($(#[cfg($cfg)])? _ if self.$of.has(key) => self.$of.set(key, value)?,)*)?
-                    _ => {}
+                    _ => {
+                        $($($(#[cfg($cfg)])? self.$of.set(key, value.clone())?;)*)?
+                    }
                 }
                 Ok(())
             }
@@ -133,8 +128,7 @@ macro_rules! keys {
             fn get(&self, key: &str) -> Option<toml::Value> {
                 match key {
                     $(stringify!($key) => toml::Value::try_from(&self.$key).ok(),)*
-                    $($($(#[cfg($cfg)])? _ if self.$of.has(key) => self.$of.get(key),)*)?
-                    _ => None,
+                    _ => [None, $($($(#[cfg($cfg)])? self.$of.get(key),)*)?].into_iter().flatten().next(),
                 }
             }
         }

@@ -77,19 +77,8 @@ pub struct Served {
     pub received: Stamp,
     /// The moments of its first sequence.
     pub moments: Moments,
-    /// How it ended.
-    pub outcome: Outcome,
-}
-
-/// How a request ended, as the server saw it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The whole response was handed to the socket.
-    Finished,
-    /// The client left, or `/abort_request` was called.
-    Aborted,
-    /// The queue was full.
-    Rejected,
+    /// Whether the whole response was handed to the socket: it was not aborted or rejected.
+    pub is_finished: bool,
 }
 
 /// The state that all requests share.

@@ -61,17 +61,6 @@ pub struct FinishedRun {
     pub failure: Option<Error>,
 }
 
-/// The properties of a machine that matter for its figures.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Machine {
-    /// Processors this process may use.
-    pub cores: Option<usize>,
-    /// The processor's model name.
-    pub cpu_model: Option<String>,
-    /// Name and release of the kernel.
-    pub kernel: Option<String>,
-}
-
 /// The parent of a run's folder where `--output-dir` is not given.
 const RESULTS: &str = "results/traffic";
 /// What is told of a run that was stopped.
@@ -151,7 +140,7 @@ pub async fn run_with_progress(
         scheduled: plan.count(),
         config: plan.config(),
         goodput: args.goodput.clone(),
-        machine: json!(Machine::read()),
+        machine: machine(),
     };
     let announcement = plan.announcement();
     print_line(&format!("{announcement}; rows go to {}", dir.display()));
@@ -169,9 +158,6 @@ pub async fn run_with_progress(
         never = shown => never,
         run = prepared.run(live, stop.clone(), start, outputs) => run?,
     };
-    if run.lag.given_up > 0 {
-        print_line(&format!("gave up {}", run.lag.given_up));
-    }
     let delays = delays.lock().clone();
     drop(listening);
     let stopped = run.stopped;
@@ -343,17 +329,16 @@ impl FinishedRun {
     }
 }
 
-impl Machine {
-    /// Reads the properties from the system; `None` where it does not report one.
-    pub fn read() -> Machine {
-        let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
-        Machine {
-            cores: available_parallelism().ok().map(usize::from),
-            cpu_model: cpu_model(&cpus),
-            kernel: kernel.map(|release| format!("Linux {}", release.trim())),
-        }
-    }
+/// Reads the properties of this machine that matter for its figures: the processors that this process may use, their model, and the
+/// kernel with its release. What the system does not report is null.
+pub fn machine() -> Value {
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+    json!({
+        "cores": available_parallelism().ok().map(usize::from),
+        "cpu_model": cpu_model(&cpus),
+        "kernel": kernel.map(|release| format!("Linux {}", release.trim())),
+    })
 }
 
 /// Returns the first `model name` of a `/proc/cpuinfo`.

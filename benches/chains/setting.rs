@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use queuescope::stats::quantile;
-use queuescope::traffic::Machine;
+use queuescope::traffic;
 
 /// A number from the environment.
 pub fn setting(name: &str, default: f64) -> f64 {
@@ -22,12 +22,12 @@ pub fn middle(mut all: Vec<f64>) -> f64 {
 
 /// Machine, versions, commit and load, as a reader needs them beside the figures.
 pub fn print_where() {
-    let machine = Machine::read();
+    let machine = traffic::machine();
     println!(
         "{} cores of {}, {}; load average {}",
-        machine.cores.unwrap_or(0),
-        machine.cpu_model.as_deref().unwrap_or("an unknown CPU"),
-        machine.kernel.as_deref().unwrap_or("unknown kernel"),
+        machine["cores"],
+        machine["cpu_model"].as_str().unwrap_or("an unknown CPU"),
+        machine["kernel"].as_str().unwrap_or("unknown kernel"),
         load(),
     );
     println!(

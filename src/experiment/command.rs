@@ -218,13 +218,10 @@ pub(super) fn run_and_report(
 ) -> anyhow::Result<(Finished, Result<String, Error>)> {
     let runtime = traffic::runtime()?;
     let finished = runtime.block_on(run::run(plan, to, program, on_progress, Clock::system()))?;
+    let (dir, runs) = (&finished.dir, &finished.runs);
+    let rows = rows.zip(runs.first()).map(|(rows, run)| run.dir.join(rows));
     let began = |run: &RunResult| run.file.began.is_some();
-    if !finished.runs.iter().any(began) {
-        return Ok((finished, Ok(String::new())));
-    }
-    let dir = &finished.dir;
-    let rows = rows.map(|rows| finished.runs[0].dir.join(rows));
-    if rows.as_ref().is_some_and(|rows| !rows.exists()) {
+    if !runs.iter().any(began) || rows.as_ref().is_some_and(|rows| !rows.exists()) {
         return Ok((finished, Ok(String::new())));
     }
     let args = report::command::Args {

@@ -107,7 +107,7 @@ pub async fn run(
         false => runner.run_all().await?,
     };
     runner.write()?;
-    runner.finished.signal = (!is_whole && stop.is_stopped()).then(|| stop.signal());
+    runner.finished.signal = (!is_whole).then(|| stop.signal());
     Ok(runner.finished)
 }
 
@@ -281,10 +281,8 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
     let path = dir.join(LOCK);
     let file = File::options().create(true).append(true).open(&path);
     let file = file.with_context(|| path.display().to_string())?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(error) => Err(not_locked(dir, error)),
-    }
+    file.try_lock().map_err(|error| not_locked(dir, error))?;
+    Ok(file)
 }
 
 fn not_locked(dir: &Path, error: TryLockError) -> anyhow::Error {

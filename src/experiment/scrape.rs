@@ -215,12 +215,11 @@ fn parse_gauges(page: &str) -> Vec<(&'static str, f64)> {
         // Some exporters replace the colon.
         let name = name.replacen("sglang_", "sglang:", 1);
         let gauge = GAUGES.iter().position(|(known, ..)| *known == name);
-        let Some(gauge) = gauge.filter(|_| label(labels, "priority").is_empty()) else {
-            continue;
-        };
-        let ranks = found.entry(gauge).or_default();
-        let rank = ranks.entry(label(labels, "dp_rank")).or_insert(value);
-        *rank = rank.max(value);
+        if let Some(gauge) = gauge.filter(|_| label(labels, "priority").is_empty()) {
+            let ranks = found.entry(gauge).or_default();
+            let rank = ranks.entry(label(labels, "dp_rank")).or_insert(value);
+            *rank = rank.max(value);
+        }
     }
     let combined = |(gauge, ranks): (usize, BTreeMap<&str, f64>)| {
         let (_, metric, is_mean) = GAUGES[gauge];

@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum};
 
 use super::engine::Profile;
 use crate::request::names::names;
-use crate::units::{MS, between, rate, time};
+use crate::units::{MS, at_least, between, rate, time};
 
 /// A heading of the help.
 const RESPONSES: &str = "Responses and clock";
@@ -21,7 +21,7 @@ pub struct Config {
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
     /// Port to listen on; 0 takes a free one, which is printed
-    #[arg(long, default_value_t = 30_000)]
+    #[arg(long, default_value_t = 30_000, value_parser = between(0_u16, u16::MAX))]
     pub port: u16,
     /// The model it says it serves
     #[arg(long, default_value = "sim-llama")]
@@ -131,10 +131,10 @@ pub struct Disaggregation {
     #[arg(long, value_enum, default_value = "null", value_name = "MODE")]
     pub disaggregation_mode: Mode,
     /// Port where decode servers find a prefill server; 0 takes a free one, which is printed
-    #[arg(long, value_name = "PORT", default_value_t = 8_998)]
+    #[arg(long, value_name = "PORT", default_value_t = 8_998, value_parser = between(0_u16, u16::MAX))]
     pub disaggregation_bootstrap_port: u16,
     /// Waiting requests for which a decode server reserves memory, besides the running ones
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least(0_usize))]
     pub disaggregation_decode_extra_slots: usize,
     /// Prompt tokens whose KV cache a prefill server sends in a second, to all decode servers together
     #[arg(long, value_name = "RATE", default_value_t = 190_000.0, value_parser = rate(1e-3, 1e12))]

@@ -28,7 +28,7 @@ use super::response_body::{
     DONE, generate_event, generate_reply, openai_chunks, openai_reply, openai_tail,
 };
 use super::sequence::Sequence;
-use super::{Accepted, Outcome, Served, Shared, handover, meta_info, spans};
+use super::{Accepted, Served, Shared, handover, meta_info, spans};
 
 /// The most entries of [`Shared::served`]; the oldest are dropped.
 const MAX_SERVED: usize = 100_000;
@@ -216,16 +216,10 @@ impl Responder {
         self.is_complete = true;
     }
 
-    fn outcome(&self) -> Outcome {
-        let mut endings = self.accepted.request.sequences.iter().map(|one| one.ending);
+    fn is_finished(&self) -> bool {
+        let mut sequences = self.accepted.request.sequences.iter();
         let is_sent = self.is_complete && self.ready.is_empty();
-        if endings.clone().any(|one| one == Some(EventKind::Rejected)) {
-            Outcome::Rejected
-        } else if is_sent && endings.all(|one| matches!(one, Some(EventKind::Token { .. }))) {
-            Outcome::Finished
-        } else {
-            Outcome::Aborted
-        }
+        is_sent && sequences.all(|one| matches!(one.ending, Some(EventKind::Token { .. })))
     }
 }
 
@@ -243,8 +237,8 @@ impl Drop for Responder {
             spans::send(accepted, sequence, now);
             shared.driver.abort(sequence.id);
         }
-        let outcome = self.outcome();
-        if outcome == Outcome::Finished {
+        let is_finished = self.is_finished();
+        if is_finished {
             shared.metrics.count(&accepted.request, accepted.received);
         }
         let mut moments = accepted.request.sequences[0].moments;
@@ -259,7 +253,7 @@ impl Drop for Responder {
             traceparent: header("traceparent"),
             received: accepted.received,
             moments,
-            outcome,
+            is_finished,
         });
     }
 }

@@ -427,15 +427,15 @@ impl DataArgs {
 }
 
 impl FromStr for Shard {
-    type Err = String;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Shard, String> {
+    fn from_str(text: &str) -> Result<Shard, &'static str> {
         let parts = text.split_once('/');
         let parts = parts.and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
         let shard = parts.filter(|(index, count)| index < count);
         shard
             .map(|(index, count)| Shard { index, count })
-            .ok_or_else(|| "must be I/N, I from 0 to N - 1, such as 0/4".to_owned())
+            .ok_or("must be I/N, I from 0 to N - 1, such as 0/4")
     }
 }
 

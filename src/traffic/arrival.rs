@@ -166,10 +166,9 @@ impl Curve {
 
     /// The integral of the rate: the mean number of requests that are due by then.
     fn integral(&self, seconds: f64) -> f64 {
+        // The first point is at 0.
         let next = self.0.partition_point(|point| point.at <= seconds);
-        let Some(from) = next.checked_sub(1).and_then(|last| self.0.get(last)) else {
-            return 0.0;
-        };
+        let from = self.0[next - 1];
         let passed = seconds - from.at;
         let slope = self.0.get(next).map_or(0.0, |to| from.slope(to));
         from.due + passed * (from.rate + slope * passed / 2.0)

@@ -39,9 +39,7 @@ pub struct ClientOptions {
     pub upstream: UpstreamKind,
     /// `None`: plain HTTP.
     pub tls: Option<Tls>,
-    /// The value of `Authorization`; see [`api_key`].
-    pub api_key: Option<HeaderValue>,
-    /// Sent with every request. Their values are never shown.
+    /// Sent with every request, such as [`api_key`]. Their values are never shown.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Whether to keep connections for later requests.
     pub reuse: bool,
@@ -92,7 +90,7 @@ pub struct Job {
 }
 
 /// A request that has ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Exchange {
     /// Its rows, at least one; not final yet.
     pub rows: Vec<Row>,
@@ -109,8 +107,8 @@ struct InFlight<'a> {
     observer: Observer,
     /// Collects the text of the reply.
     reply: Option<&'a mut Reply>,
-    stamps: Option<Stamps>,
-    connect_nanos: i64,
+    /// What is known so far, without rows.
+    exchange: Exchange,
 }
 
 impl Client {
@@ -129,12 +127,10 @@ impl Client {
             (header::USER_AGENT, HeaderValue::from_static(agent)),
             (header::CONTENT_TYPE, json),
         ];
-        let key = options.api_key.clone();
-        let key = key.map(|key| (header::AUTHORIZATION, key));
         let given = options.headers.iter().cloned();
         let mut headers = HeaderMap::new();
         // Of two of a name the later one counts.
-        for (name, value) in own.into_iter().chain(key).chain(given) {
+        for (name, value) in own.into_iter().chain(given) {
             headers.insert(name, value);
         }
         Ok(Client {
@@ -155,8 +151,7 @@ impl Client {
         reply: Option<&mut Reply>,
         stop: impl Future<Output = ()>,
     ) -> Exchange {
-        let mut in_flight = self.in_flight(&job);
-        in_flight.reply = reply;
+        let mut in_flight = self.in_flight(&job, reply);
         let limit = self.options.request_timeout;
         let end = tokio::select! {
             biased;
@@ -171,14 +166,15 @@ impl Client {
         let errors = exchange.rows.iter_mut();
         for error in errors.filter_map(|row| row.error.as_mut()) {
             let headers = self.options.headers.iter().map(|(_, value)| value);
-            *error = masked(error, self.options.api_key.iter().chain(headers));
+            *error = masked(error, headers);
         }
         exchange
     }
 
     /// Returns the exchange of a request that was given up before it was sent.
     pub fn unsent(&self, job: &Job) -> Exchange {
-        self.in_flight(job).finish(End::GivenUp, self.clock.now())
+        let in_flight = self.in_flight(job, None);
+        in_flight.finish(End::GivenUp, self.clock.now())
     }
 
     /// Opens a connection and keeps it for the first request.
@@ -186,9 +182,8 @@ impl Client {
     /// # Errors
     /// Why it could not be opened.
     pub async fn preconnect(&self) -> Result<(), String> {
-        let connection = self.connect().await?;
-        self.put_idle(connection);
-        Ok(())
+        let opened = self.connect().await;
+        opened.map(|connection| self.put_idle(connection))
     }
 
     /// Sends a request that is not recorded, with a body of JSON or none; returns status and body of the response.
@@ -220,7 +215,7 @@ impl Client {
     }
 
     /// Begins the record of a request.
-    fn in_flight<'a>(&self, job: &Job) -> InFlight<'a> {
+    fn in_flight<'a>(&self, job: &Job, reply: Option<&'a mut Reply>) -> InFlight<'a> {
         let mut observer = Observer::new(Side::Traffic, job.endpoint, job.req_id.clone());
         let is_server = self.options.upstream == UpstreamKind::Server;
         observer.row_mut().timeline.upstream_is_server(is_server);
@@ -230,9 +225,8 @@ impl Client {
         observer.request_body(&job.body);
         InFlight {
             observer,
-            reply: None,
-            stamps: None,
-            connect_nanos: 0,
+            reply,
+            exchange: Exchange::default(),
         }
     }
 
@@ -261,7 +255,7 @@ impl Client {
             let row = in_flight.observer.row_mut();
             // A second attempt's connect comes after the first write, so it does not delay the send.
             if !was_idle && row.timeline.raw(Moment::Sent).is_none() {
-                in_flight.connect_nanos = now.nanos_since(began);
+                in_flight.exchange.connect_nanos = now.nanos_since(began);
             }
             row.timeline.set_if_unknown(Moment::Sent, now);
             row.attempts = row.attempts.map(|before| before + 1);
@@ -306,15 +300,16 @@ impl Client {
     fn head(&self, in_flight: &mut InFlight<'_>, head: &http::response::Parts, at: Stamp) {
         let (kind, encoded) = (content_type(&head.headers), is_encoded(&head.headers));
         if let Some(reply) = &mut in_flight.reply {
-            reply.set_stream(kind.is_some_and(|kind| kind.starts_with("text/event-stream")));
+            reply.is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
         }
         let observer = &mut in_flight.observer;
         observer.response_head(head.status.as_u16(), kind, encoded, at);
         observer.reported_outcome = reported_outcome(&head.headers);
         let stamps = head.headers.get(FRONT_HEADER);
-        in_flight.stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
-        if let Some(stamps) = &in_flight.stamps {
-            observer.stamps(stamps, &self.clock_name);
+        let stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
+        if let Some(stamps) = stamps {
+            observer.stamps(&stamps, &self.clock_name);
+            in_flight.exchange.stamps = Some(stamps);
             return;
         }
         let host = match self.options.upstream {
@@ -403,11 +398,6 @@ fn died(error: &hyper::Error) -> End {
 }
 
 impl Exchange {
-    /// The timestamp of a moment, on that moment's own clock.
-    pub(super) fn at(&self, moment: Moment) -> Option<Stamp> {
-        self.rows.first()?.timeline.raw(moment)
-    }
-
     /// The outcome of the request.
     pub(super) fn outcome(&self) -> Outcome {
         self.rows.first().map_or(Outcome::ProxyError, Row::outcome)
@@ -418,9 +408,7 @@ impl InFlight<'_> {
     fn finish(self, end: End, at: Stamp) -> Exchange {
         Exchange {
             rows: self.observer.finish(end, at),
-            stamps: self.stamps,
-            connect_nanos: self.connect_nanos,
-            slot_nanos: 0,
+            ..self.exchange
         }
     }
 }

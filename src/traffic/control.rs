@@ -88,7 +88,7 @@ pub(super) async fn show<T>(
          again drops them"
     ));
     stop.aborted().await;
-    // Without their number: some may have ended in the meantime.
+    // Without their number, which the verdict has: some may have ended in the meantime.
     print_line("giving up the requests in flight");
     std::future::pending().await
 }

@@ -109,12 +109,12 @@ impl Args {
     }
 
     fn client(&self) -> Result<ClientOptions, Error> {
+        let key = api_key(self.api_key.as_deref()).map_err(Error::usage)?;
         Ok(ClientOptions {
             tls: self.tls.tls(&self.base_url).map_err(Error::usage)?,
             target: self.base_url.clone(),
             upstream: self.upstream_kind,
-            api_key: api_key(self.api_key.as_deref()).map_err(Error::usage)?,
-            headers: self.header.clone(),
+            headers: key.into_iter().chain(self.header.clone()).collect(),
             reuse: !self.disable_connection_reuse,
             request_timeout: self.request_timeout_s,
         })

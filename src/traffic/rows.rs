@@ -45,18 +45,12 @@ pub(super) struct Outputs {
 #[derive(Debug)]
 pub(super) struct Recorder {
     clock: Clock,
-    clocks: Clocks,
+    /// The offsets of other processes' and of engines' clocks, as known from the exchanges so far.
+    clocks: OffsetTable,
     outputs: Outputs,
     /// The rows of a run without a file.
     pub(super) in_memory: Vec<Row>,
     pub(super) lag: Lag,
-}
-
-/// The offsets of other clocks, as known from the exchanges so far.
-#[derive(Debug, Default)]
-struct Clocks {
-    processes: OffsetTable,
-    engines: OffsetTable,
 }
 
 /// The file of rows during a run. After the first write error it is left as it is, and the run goes on without it.
@@ -98,7 +92,7 @@ impl Recorder {
         ended: &Receiver<Exchange>,
     ) -> Recorder {
         let mut recorder = Recorder {
-            clocks: Clocks::default(),
+            clocks: OffsetTable::default(),
             clock,
             outputs,
             in_memory: Vec::new(),
@@ -127,7 +121,7 @@ impl Recorder {
 
     fn record(&mut self, exchange: Exchange) {
         self.lag.add(&exchange);
-        let rows = self.clocks.relate(exchange);
+        let rows = relate(exchange, &mut self.clocks);
         match &mut self.outputs.logs {
             Some(logs) => logs.wait(rows, self.clock.now()),
             None => self.write(rows),
@@ -140,7 +134,7 @@ impl Recorder {
             return;
         };
         for joined in logs.ready(self.clock.now()) {
-            let rows = joined.into_rows(&mut self.clocks.engines);
+            let rows = joined.into_rows(&mut self.clocks);
             self.write(rows);
         }
     }
@@ -151,7 +145,8 @@ impl Recorder {
             spans.add(&rows);
         }
         match &mut self.outputs.file {
-            Some(file) => file.write(&rows),
+            // Into a buffer, which is written when it is full or by `RowFile::flush`.
+            Some(file) => file.try_write(|out| rows.iter().try_for_each(|row| out.write(row))),
             None => self.in_memory.extend(rows),
         }
     }
@@ -174,22 +169,20 @@ impl Recorder {
     }
 }
 
-impl Clocks {
-    /// Learns from an exchange that has ended, and returns its rows with their clocks related.
-    fn relate(&mut self, exchange: Exchange) -> Vec<Row> {
-        let Exchange {
-            mut rows, stamps, ..
-        } = exchange;
-        let front = stamps.as_ref();
-        let hop = front.and_then(|front| front.hop.as_deref());
-        // The hop, too, read the request after our send, and wrote its stamps before we read the response.
-        for process in [(ClockOf::Front, front), (ClockOf::Hop, hop)] {
-            relate_process(&mut rows, &mut self.processes, process);
-        }
-        name_engine_clock(&mut rows, hop.or(front));
-        relate_engine(&mut rows, &mut self.engines, true);
-        rows
+/// Learns from an exchange that has ended, and returns its rows with their clocks related.
+fn relate(exchange: Exchange, clocks: &mut OffsetTable) -> Vec<Row> {
+    let Exchange {
+        mut rows, stamps, ..
+    } = exchange;
+    let front = stamps.as_ref();
+    let hop = front.and_then(|front| front.hop.as_deref());
+    // The hop, too, read the request after our send, and wrote its stamps before we read the response.
+    for process in [(ClockOf::Front, front), (ClockOf::Hop, hop)] {
+        relate_process(&mut rows, clocks, process);
     }
+    name_engine_clock(&mut rows, hop.or(front));
+    relate_engine(&mut rows, clocks, true);
+    rows
 }
 
 impl RowFile {
@@ -214,11 +207,6 @@ impl RowFile {
             dir: dir.to_owned(),
             out: RowWriter::new(file, time_base.of_run(facts.started)),
         })
-    }
-
-    /// Adds the rows of a request to a buffer, which is written when it is full or by [`RowFile::flush`].
-    fn write(&mut self, rows: &[Row]) {
-        self.try_write(|out| rows.iter().try_for_each(|row| out.write(row)));
     }
 
     /// Writes all buffered rows to the system, so that they survive this process.

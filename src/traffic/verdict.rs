@@ -19,8 +19,8 @@ use crate::units::{duration, percent};
 use super::client::Exchange;
 use super::control::LiveProgress;
 
-/// A figure with two limits: above the first the run is degraded, above the second invalid; `None`: it never is by this figure alone.
-type Limit = (fn(&Evidence) -> f64, f64, Option<f64>);
+/// A figure with two limits: above the first the run is degraded, above the second invalid, which by some figures alone it never is.
+type Limit = (fn(&Evidence) -> f64, f64, f64);
 
 /// Figures that are judged together, and the reason that is given if one of them is above a limit.
 type Criterion = (&'static [Limit], fn(&Evidence) -> String);
@@ -31,19 +31,19 @@ type Criterion = (&'static [Limit], fn(&Evidence) -> String);
 const CRITERIA: [Criterion; 5] = [
     (
         &[
-            (|e| share_of_several(e.late, e.sent), 0.01, Some(0.1)),
-            (|e| share_of_several(e.very_late, e.sent), 0.002, Some(0.01)),
+            (|e| share_of_several(e.late, e.sent), 0.01, 0.1),
+            (|e| share_of_several(e.very_late, e.sent), 0.002, 0.01),
         ],
         late_reason,
     ),
     (
         &[
-            (|e| e.loop_late, 0.02, Some(0.2)),
-            (|e| e.loop_very_late, 0.01, Some(0.05)),
+            (|e| e.loop_late, 0.02, 0.2),
+            (|e| e.loop_very_late, 0.01, 0.05),
         ],
         event_loop_reason,
     ),
-    (&[(|e| share(e.dropped, e.due), 0.0, Some(0.01))], |e| {
+    (&[(|e| share(e.dropped, e.due), 0.0, 0.01)], |e| {
         let dropped = count_of(e.dropped, e.due);
         format!(
             "{dropped} were never sent, as this machine gave no more files or ports: raise the limit (ulimit -n), or use several \
@@ -52,8 +52,8 @@ const CRITERIA: [Criterion; 5] = [
     }),
     (
         &[
-            (|e| (e.unsent + e.given_up) as f64, 0.0, None),
-            (|e| f64::from(e.sent == 0 && e.unsent > 0), 0.0, Some(0.0)),
+            (|e| (e.unsent + e.given_up) as f64, 0.0, f64::INFINITY),
+            (|e| f64::from(e.sent == 0 && e.unsent > 0), 0.0, 0.0),
         ],
         |e| {
             let (unsent, given_up, all) = (e.unsent, e.given_up, e.scheduled);
@@ -64,7 +64,7 @@ const CRITERIA: [Criterion; 5] = [
         },
     ),
     (
-        &[(|e| share_of_several(e.failed, e.due), 0.03, None)],
+        &[(|e| share_of_several(e.failed, e.due), 0.03, f64::INFINITY)],
         |e| {
             let latencies = match e.failed < e.due {
                 true => "latencies are those of the others",
@@ -91,7 +91,7 @@ pub fn judge(evidence: &Evidence) -> Verdict {
 fn grade(limits: &[Limit], evidence: &Evidence) -> Option<Grade> {
     let grades = limits.iter().filter_map(|(value, degraded, invalid)| {
         let value = value(evidence);
-        match invalid.is_some_and(|limit| value > limit) {
+        match value > *invalid {
             true => Some(Grade::Invalid),
             false => (value > *degraded).then_some(Grade::Degraded),
         }
@@ -325,8 +325,8 @@ impl Lag {
         let (slot, connect) = (exchange.slot_nanos, exchange.connect_nanos);
         self.waited_for_slot += u64::from(slot > 0);
         let given_up = u64::from(exchange.outcome() == Outcome::ClientAbort);
-        let scheduled = exchange.at(Moment::Scheduled);
-        let Some((scheduled, sent)) = scheduled.zip(exchange.at(Moment::Sent)) else {
+        let at = |moment| exchange.rows.first()?.timeline.raw(moment);
+        let Some((scheduled, sent)) = at(Moment::Scheduled).zip(at(Moment::Sent)) else {
             self.unsent += given_up;
             return;
         };

@@ -115,10 +115,7 @@ impl RunPlan {
 
     /// Returns a later turn of conversation `number` (the first is 0); `None` if it has fewer.
     pub fn follow_up(&self, number: u64, turn: usize) -> Option<FollowUp> {
-        if turn >= self.turns(number) {
-            return None;
-        }
-        let index = turn.checked_sub(1)?;
+        let index = turn.checked_sub(1).filter(|_| turn < self.turns(number))?;
         let later = &self.dataset.entry(number).later;
         let mut rng = self.rng(TURN_STREAMS | number << TURN_BITS | turn as u64);
         let factor: f64 = Exp1.sample(&mut rng);

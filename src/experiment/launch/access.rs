@@ -15,8 +15,6 @@ use crate::traffic::client::{Client, ClientOptions, TLS_HINT, Target, TlsArgs, U
 pub struct Access {
     /// How `https://` servers are verified.
     pub tls: TlsArgs,
-    /// The header `Authorization`.
-    pub api_key: Option<HeaderValue>,
     /// Headers of every request.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
@@ -40,7 +38,6 @@ impl Access {
             target,
             upstream: UpstreamKind::Server,
             tls,
-            api_key: self.api_key.clone(),
             headers: self.headers.clone(),
             reuse: false,
             request_timeout: REQUEST_TIMEOUT,
@@ -63,19 +60,17 @@ impl Access {
         self.client(url).await?.fetch(method, path, body).await
     }
 
-    /// Sends a GET request. Returns the status of the response.
+    /// Sends a GET request. Returns status and body of the response.
     ///
     /// # Errors
     /// Why there is no response.
-    pub async fn get(&self, url: &str, path: &str) -> Result<u16, String> {
-        let response = self.request(url, Method::GET, path, Bytes::new()).await;
-        response.map(|(status, _)| status)
+    pub async fn get(&self, url: &str, path: &str) -> Result<(u16, Bytes), String> {
+        self.request(url, Method::GET, path, Bytes::new()).await
     }
 
     /// The most requests that each data-parallel rank of the server at `url` runs at once; `None` if it does not say so.
     pub async fn max_running_requests(&self, url: &str) -> Option<u32> {
-        let response = self.request(url, Method::GET, "/get_server_info", Bytes::new());
-        let (_, body) = response.await.ok()?;
+        let (_, body) = self.get(url, "/get_server_info").await.ok()?;
         read_max_running_requests(&body)
     }
 
@@ -85,8 +80,8 @@ impl Access {
     /// Why it is not ready.
     pub(super) async fn is_ready(&self, url: &str, path: &str) -> Result<(), String> {
         match self.get(url, path).await? {
-            200 => Ok(()),
-            status => Err(format!("{path} answers {status}")),
+            (200, _) => Ok(()),
+            (status, _) => Err(format!("{path} answers {status}")),
         }
     }
 
@@ -95,8 +90,8 @@ impl Access {
     /// # Errors
     /// How many it has.
     pub(super) async fn has_workers(&self, url: &str, count: usize) -> Result<(), String> {
-        let response = self.request(url, Method::GET, "/workers", Bytes::new());
-        let found = response.await.map_or(0, |(_, body)| count_healthy(&body));
+        let workers = self.get(url, "/workers").await;
+        let found = workers.map_or(0, |(_, body)| count_healthy(&body));
         match found == count {
             true => Ok(()),
             false => Err(format!("{found} of {count} workers are healthy")),

@@ -94,11 +94,7 @@ pub struct DeploymentSpec {
 /// The address on which a hop listens, and the URL of its server.
 pub(super) type Hop = (SocketAddr, String);
 
-/// Label sets of metrics per worker, with a margin: docs say 12.
-const LABEL_SETS_PER_WORKER: usize = 16;
-/// The proxy's default.
-const DEFAULT_LABEL_SETS: usize = 64;
-/// The most that the proxy takes. Workers beyond them are shown as `other`.
+/// The most that the proxy takes, as nobody else sends to it. Workers beyond them are shown as `other`.
 const MAX_LABEL_SETS: usize = 4096;
 /// Keys that the experiment sets itself.
 const OWN_KEYS: [&str; 4] = ["listen", "admin", "upstream", "records"];
@@ -200,14 +196,13 @@ impl DeploymentSpec {
         upstream: &[String],
         hops: &[Hop],
     ) -> anyhow::Result<String> {
-        let label_sets = DEFAULT_LABEL_SETS + LABEL_SETS_PER_WORKER * hops.len();
         let mut proxy = Table::try_from(json!({
             "listen": front,
             "admin": admin,
             "upstream": upstream,
             "upstream_kind": self.upstream_kind(),
             "records": self.dir.join(PROXY_ROWS).display().to_string(),
-            "metrics_label_sets": label_sets.min(MAX_LABEL_SETS),
+            "metrics_label_sets": MAX_LABEL_SETS,
             // Short, as the load is over when the proxy is stopped.
             "drain_timeout_s": 5.0,
         }))?;

@@ -177,6 +177,7 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
     };
     let router_flags = settings.table("sglang_router");
     let router_flags = router_flags.flat_map(|(key, value)| settings::flags(&key, &value));
+    let key = api_key(None).map_err(Error::usage)?;
     let needs_hops = faults(settings).is_some_and(|faults| faults.needs_hops());
     let mut spec = DeploymentSpec {
         engine: keys.engine,
@@ -192,8 +193,7 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         router_url: keys.router_url.clone(),
         access: Access {
             tls: load.tls.clone(),
-            api_key: api_key(None).map_err(Error::usage)?,
-            headers: load.header.clone(),
+            headers: key.into_iter().chain(load.header.clone()).collect(),
         },
         program: program.to_owned(),
         dir: dir.to_owned(),

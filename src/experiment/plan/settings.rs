@@ -278,20 +278,6 @@ pub fn flag_text(value: &Value) -> String {
     }
 }
 
-/// Replaces the standard library's messages for invalid numbers by plainer ones.
-fn plain_message(message: &str) -> String {
-    let plain = match message {
-        "invalid digit found in string" | "cannot parse integer from empty string" => {
-            "must be a whole number, 0 or more"
-        }
-        "number too large to fit in target type" => "is too large",
-        "invalid socket address syntax" => "must be IP:PORT, as in 127.0.0.1:8801",
-        "invalid float literal" | "cannot parse float from empty string" => "must be a number",
-        other => other,
-    };
-    plain.to_owned()
-}
-
 /// Returns the flag, the invalid value and what would be valid; `None` if clap's own message is to be shown.
 pub fn invalid_value(error: &clap::Error) -> Option<(String, String, String)> {
     let context = |kind| match error.get(kind) {
@@ -303,7 +289,7 @@ pub fn invalid_value(error: &clap::Error) -> Option<(String, String, String)> {
             format!("must be one of {}", names.join(", "))
         }
         _ if error.kind() == ErrorKind::TooManyValues => "must be true or false".to_owned(),
-        _ => plain_message(&std::error::Error::source(error)?.to_string()),
+        _ => std::error::Error::source(error)?.to_string(),
     };
     // Clap puts the name of a positional argument in brackets.
     let flag = context(ContextKind::InvalidArg)?;

@@ -14,8 +14,6 @@ pub struct Search {
     retry: Option<f64>,
 }
 
-/// The search ends after so many trials. Doubling so often is beyond any machine.
-const MAX_TRIALS: usize = 40;
 /// The lowest rate that is tried, as a share of the first. If it misses, the objective cannot be met.
 const MIN_SHARE_OF_FIRST: f64 = 1.0 / 1024.0;
 
@@ -33,13 +31,13 @@ impl Search {
 
     /// Returns the next rate to try; `None` if the search is over.
     pub fn next(&self) -> Option<f64> {
-        if self.found.trials.len() >= MAX_TRIALS {
-            return None;
-        }
         if self.retry.is_some() {
             return self.retry;
         }
-        match (self.found.met, self.upper_bound()) {
+        // The lowest rate that missed or could not be sent.
+        let bounds = [self.found.missed, self.found.invalid];
+        let above = bounds.into_iter().flatten().reduce(f64::min);
+        match (self.found.met, above) {
             (None, None) => Some(self.first),
             (Some(met), None) => Some(round_to_four_digits(met * 2.0)),
             (None, Some(above)) => Some(round_to_four_digits(above / 2.0))
@@ -54,23 +52,15 @@ impl Search {
     /// Adds the trial of the rate that [`Search::next`] returned.
     pub fn add(&mut self, trial: TrialFile) {
         let (rate, found) = (trial.rate, &mut self.found);
-        let lowest = |known: Option<f64>| Some(known.map_or(rate, |known| known.min(rate)));
         let retry = self.retry.take();
+        // It lies between the bounds so far, so it is the new one.
         match trial.result {
-            Trial::Met => found.met = Some(found.met.map_or(rate, |known| known.max(rate))),
-            Trial::Missed => found.missed = lowest(found.missed),
-            Trial::Invalid if retry.is_some() => found.invalid = lowest(found.invalid),
+            Trial::Met => found.met = Some(rate),
+            Trial::Missed => found.missed = Some(rate),
+            Trial::Invalid if retry.is_some() => found.invalid = Some(rate),
             Trial::Invalid => self.retry = Some(rate),
         }
         found.trials.push(trial);
-    }
-
-    /// The lowest rate that missed or could not be sent.
-    fn upper_bound(&self) -> Option<f64> {
-        match (self.found.missed, self.found.invalid) {
-            (Some(missed), Some(invalid)) => Some(missed.min(invalid)),
-            (missed, invalid) => missed.or(invalid),
-        }
     }
 }
 

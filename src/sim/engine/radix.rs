@@ -51,10 +51,9 @@ impl Radix {
     pub(super) fn find(&mut self, tokens: &[u32]) -> (Node, usize) {
         self.uses += 1;
         let (mut at, mut found) = (ROOT, 0);
-        while let Some(first) = tokens.get(found) {
-            let Some(child) = self.nodes[at].children.get(first).copied() else {
-                break;
-            };
+        while let Some(first) = tokens.get(found)
+            && let Some(child) = self.nodes[at].children.get(first).copied()
+        {
             let edge = self.nodes[child].tokens.iter();
             let same = edge.zip(&tokens[found..]).take_while(|(a, b)| a == b);
             let same = same.count();
@@ -131,10 +130,9 @@ impl Radix {
     /// Evicts whole leaves until `wanted` tokens are evicted or nothing is evictable.
     pub(super) fn evict(&mut self, wanted: u64) {
         let mut evicted = 0;
-        while evicted < wanted {
-            let Some((_, leaf)) = self.leaves.pop_first() else {
-                break;
-            };
+        while evicted < wanted
+            && let Some((_, leaf)) = self.leaves.pop_first()
+        {
             let edge = self.nodes.remove(leaf);
             evicted += edge.tokens.len() as u64;
             let parent_edge = &mut self.nodes[edge.parent];

@@ -40,6 +40,7 @@ pub(super) struct Task {
 pub(super) struct Batch {
     /// Whether it prefills prompts; else it decodes.
     pub(super) is_prefill: bool,
+    /// Those that get a token: all but requests of which it prefills a chunk that is not the last.
     members: Vec<Member>,
     /// Its GPU time, nanoseconds.
     pub(super) nanos: i64,
@@ -50,15 +51,14 @@ pub(super) struct Batch {
 struct Member {
     id: u64,
     retractions: u32,
-    /// False for every chunk of a prompt but the last.
-    generates_token: bool,
 }
 
 /// A prefill batch in the making.
 #[derive(Debug, Default)]
 struct PrefillBatch {
+    /// As of [`Batch`].
     members: Vec<Member>,
-    /// `(from, to)` of each member.
+    /// `(from, to)` of each request.
     chunks: Vec<(u64, u64)>,
     tokens: u64,
     hits: u64,
@@ -107,13 +107,11 @@ impl Engine {
         {
             self.gen_throughput = batch.members.len() as f64 / at.since(before);
         }
-        for member in batch.members.iter().filter(|member| member.generates_token) {
-            let Some(task) = self.tasks.get_mut(&member.id) else {
+        for member in &batch.members {
+            let task = self.tasks.get_mut(&member.id);
+            let Some(task) = task.filter(|task| task.retractions == member.retractions) else {
                 continue;
             };
-            if task.retractions != member.retractions {
-                continue;
-            }
             if batch.is_prefill {
                 self.memory.cache(&mut task.allocation, &task.prompt);
             }
@@ -181,7 +179,7 @@ impl Engine {
             && self.running.len() < self.profile.max_running_requests
             && self.admit(&mut batch, starts)
         {}
-        if batch.members.is_empty() {
+        if batch.chunks.is_empty() {
             return None;
         }
         self.cache_hit_rate = batch.hits as f64 / (batch.hits + batch.tokens) as f64;
@@ -207,7 +205,7 @@ impl Engine {
         let available = self.memory.available() as f64 - batch.reserved;
         let is_short = (computed + task.remaining_output()) as f64 >= available;
         let is_long = batch.tokens + computed > self.profile.max_prefill_tokens;
-        if is_short || (is_long && !batch.members.is_empty()) {
+        if is_short || (is_long && !batch.chunks.is_empty()) {
             self.memory.release(allocation);
             self.is_full = is_short && !self.running.is_empty();
             return false;
@@ -251,7 +249,6 @@ impl Engine {
             members.push(Member {
                 id: *id,
                 retractions: task.retractions,
-                generates_token: true,
             });
         }
         Some(Batch {
@@ -273,11 +270,9 @@ impl Engine {
         by_progress.sort_by_key(|id| std::cmp::Reverse(progress(id)));
         while by_progress.len() > 1
             && self.memory.available() < RETRACT_STEPS * by_progress.len() as u64
+            && let Some(id) = by_progress.pop()
+            && let Some(task) = self.tasks.get_mut(&id)
         {
-            let Some(id) = by_progress.pop() else { break };
-            let Some(task) = self.tasks.get_mut(&id) else {
-                continue;
-            };
             task.retractions += 1;
             task.is_decoding = false;
             self.memory.release(std::mem::take(&mut task.allocation));
@@ -367,11 +362,12 @@ impl PrefillBatch {
         self.chunk_left -= to - from;
         self.tokens += to - from;
         self.chunks.push((from, to));
-        self.members.push(Member {
-            id,
-            retractions: task.retractions,
-            generates_token: task.is_decoding,
-        });
+        if task.is_decoding {
+            self.members.push(Member {
+                id,
+                retractions: task.retractions,
+            });
+        }
     }
 }
 

@@ -17,11 +17,9 @@ pub fn value_name(value: impl ValueEnum) -> String {
 }
 
 /// Parses a rate: requests per second, or per another unit of time.
-pub fn rate(text: &str) -> Result<f64, String> {
+pub fn rate(text: &str) -> Result<f64, &'static str> {
     let rate = units::per_second(text).filter(|rate| *rate > 0.0);
-    rate.ok_or_else(|| {
-        "must be a positive number of requests a second, such as 5 or 300/min, or inf".to_owned()
-    })
+    rate.ok_or("must be a positive number of requests a second, such as 5 or 300/min, or inf")
 }
 
 /// Parses a length of a prompt or response. More than ten million is taken for a typing error.
@@ -36,30 +34,29 @@ pub const MAX_SECONDS: f64 = 3.2e7;
 ///
 /// # Errors
 /// Says what is expected.
-pub fn seconds(text: &str) -> Result<Duration, String> {
+pub fn seconds(text: &str) -> Result<Duration, &'static str> {
     let positive = seconds_or_zero(text).ok().filter(|time| !time.is_zero());
-    positive.ok_or_else(|| "must be a positive number of seconds, a year at most".to_owned())
+    positive.ok_or("must be a positive number of seconds, a year at most")
 }
 
 /// Parses a duration that may be 0.
-pub fn seconds_or_zero(text: &str) -> Result<Duration, String> {
+pub fn seconds_or_zero(text: &str) -> Result<Duration, &'static str> {
     match units::seconds(text) {
         Some(seconds @ 0.0..=MAX_SECONDS) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("must be a number of seconds, 0 or more, a year at most".to_owned()),
+        _ => Err("must be a number of seconds, 0 or more, a year at most"),
     }
 }
 
 /// Parses a point in time: Unix seconds, or a date with its time zone.
-pub fn timestamp(text: &str) -> Result<Stamp, String> {
+pub fn timestamp(text: &str) -> Result<Stamp, &'static str> {
+    const FORMAT: &str =
+        "must be Unix seconds, or date and time with their zone such as 2026-11-22T10:00:00Z";
     let seconds = text.parse().ok().and_then(Stamp::from_seconds);
     let date = || {
         let nanos = text.parse::<jiff::Timestamp>().ok()?.as_nanosecond();
         Some(Stamp::from_nanos(i64::try_from(nanos).ok()?))
     };
-    seconds.or_else(date).ok_or_else(|| {
-        "must be Unix seconds, or date and time with their zone such as 2026-11-22T10:00:00Z"
-            .to_owned()
-    })
+    seconds.or_else(date).ok_or(FORMAT)
 }
 
 /// Parses a JSON object.
@@ -89,11 +86,11 @@ pub fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 }
 
 /// Parses the prefix of request ids.
-pub fn id_prefix(text: &str) -> Result<String, String> {
+pub fn id_prefix(text: &str) -> Result<String, &'static str> {
     let fits = (1..=64).contains(&text.len())
         && text
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     fits.then(|| text.to_owned())
-        .ok_or_else(|| "must be 1 to 64 letters, digits, `-`, `_` or `.`".to_owned())
+        .ok_or("must be 1 to 64 letters, digits, `-`, `_` or `.`")
 }

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Waker};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::{Fuse, FusedFuture as _};
 use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
@@ -49,15 +51,14 @@ fn stamped(stream: TcpStream, clock: Clock) -> (Socket, Arc<AtomicI64>) {
 /// A connection.
 pub(super) struct Connection {
     sender: SendRequest<Full<Bytes>>,
-    http: Http,
+    /// Reads and writes when it is polled; ends when the connection is closed. An error reaches the request in flight through its
+    /// response or body.
+    http: Fuse<http1::Connection<TokioIo<Stream>, Full<Bytes>>>,
     /// When bytes were last read from it, in nanoseconds.
     last_read: Arc<AtomicI64>,
     /// Whether it has served a request before.
     pub(super) reused: bool,
-    is_closed: bool,
 }
-
-type Http = http1::Connection<TokioIo<Stream>, Full<Bytes>>;
 
 impl Connection {
     /// Connects to the first address that accepts, and does the handshake of `tls` if given.
@@ -77,10 +78,9 @@ impl Connection {
         let (sender, http) = opened.map_err(io::Error::other)?;
         Ok(Connection {
             sender,
-            http,
+            http: http.fuse(),
             last_read,
             reused: false,
-            is_closed: false,
         })
     }
 
@@ -90,9 +90,9 @@ impl Connection {
         request: Request<Full<Bytes>>,
     ) -> hyper::Result<Response<Incoming>> {
         let mut response = pin!(self.sender.send_request(request));
-        let (http, is_closed) = (&mut self.http, &mut self.is_closed);
+        let http = &mut self.http;
         std::future::poll_fn(|cx| {
-            drive(http, is_closed, cx);
+            let _ = http.poll_unpin(cx);
             response.as_mut().poll(cx)
         })
         .await
@@ -102,7 +102,7 @@ impl Connection {
     pub(super) async fn read(&mut self, body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
         loop {
             let frame = std::future::poll_fn(|cx| {
-                drive(&mut self.http, &mut self.is_closed, cx);
+                let _ = self.http.poll_unpin(cx);
                 Pin::new(&mut *body).poll_frame(cx)
             });
             match frame.await? {
@@ -125,15 +125,9 @@ impl Connection {
     /// Whether another request can be sent: the last exchange is over and the peer has not closed. Does not wait.
     pub(super) fn is_ready(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        drive(&mut self.http, &mut self.is_closed, &mut cx);
-        !self.is_closed && self.sender.is_ready()
+        let _ = self.http.poll_unpin(&mut cx);
+        !self.http.is_terminated() && self.sender.is_ready()
     }
-}
-
-/// Lets the connection read and write, unless it is closed: it must not be polled then.
-fn drive(http: &mut Http, is_closed: &mut bool, cx: &mut Context<'_>) {
-    // An error reaches the request in flight through its response or body.
-    *is_closed = *is_closed || Pin::new(http).poll(cx).is_ready();
 }
 
 #[cfg(test)]

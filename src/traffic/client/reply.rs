@@ -10,7 +10,8 @@ use crate::request::sse::{EventSink, SseScanner};
 pub struct Reply {
     scanner: SseScanner,
     events: Events,
-    is_stream: bool,
+    /// Whether the body is a stream of events.
+    pub(super) is_stream: bool,
 }
 
 #[derive(Debug, Default)]
@@ -35,11 +36,6 @@ const MAX_BYTES: usize = 1 << 20;
 const MIN_SAME_BYTES: usize = 32;
 
 impl Reply {
-    /// Sets whether the body is a stream of events.
-    pub(super) fn set_stream(&mut self, is_stream: bool) {
-        self.is_stream = is_stream;
-    }
-
     /// Adds the next piece of the body.
     pub(super) fn push(&mut self, piece: &[u8]) {
         match self.is_stream {
@@ -128,8 +124,10 @@ mod tests {
         let events = events.into_iter().map(|event| format!("data: {event}\n\n"));
         let stream: String = events.chain(["data: [DONE]\n\n".to_owned()]).collect();
         let of_size = |size| {
-            let mut reply = Reply::default();
-            reply.set_stream(true);
+            let mut reply = Reply {
+                is_stream: true,
+                ..Reply::default()
+            };
             for piece in stream.as_bytes().chunks(size) {
                 reply.push(piece);
             }
@@ -186,8 +184,10 @@ mod tests {
     #[test]
     fn a_reply_that_is_too_long_is_not_kept() {
         let text = |bytes: usize, events: usize, is_stream| {
-            let mut reply = Reply::default();
-            reply.set_stream(is_stream);
+            let mut reply = Reply {
+                is_stream,
+                ..Reply::default()
+            };
             let body = format!("{{\"choices\":[{{\"text\":\"{}\"}}]}}", "a".repeat(bytes));
             for _ in 0..events {
                 match is_stream {

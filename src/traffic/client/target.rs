@@ -6,7 +6,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use http::{HeaderValue, Uri};
+use http::header::AUTHORIZATION;
+use http::{HeaderName, HeaderValue, Uri};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -211,12 +212,12 @@ impl ServerCertVerifier for Unverified {
     }
 }
 
-/// Returns the value of `Authorization` for the given key, or for that of the variable `OPENAI_API_KEY`; `None` if it is empty. Its
+/// Returns the header `Authorization` for the given key, or for that of the variable `OPENAI_API_KEY`; `None` if it is empty. Its
 /// `Debug` does not show it.
 ///
 /// # Errors
 /// Says what is expected, without the key.
-pub fn api_key(given: Option<&str>) -> Result<Option<HeaderValue>, String> {
+pub fn api_key(given: Option<&str>) -> Result<Option<(HeaderName, HeaderValue)>, String> {
     let from_environment = || std::env::var("OPENAI_API_KEY").ok();
     let key = given.map(str::to_owned).or_else(from_environment);
     let key = key.filter(|key| !key.is_empty());
@@ -224,7 +225,8 @@ pub fn api_key(given: Option<&str>) -> Result<Option<HeaderValue>, String> {
     if given.is_some_and(looks_like_a_flag) {
         return Err("--api-key: a flag follows it in place of a key: give the key, in OPENAI_API_KEY if it looks like one".to_owned());
     }
-    key.map(|key| bearer(&key)).transpose().map_err(error)
+    let value = key.map(|key| bearer(&key)).transpose().map_err(error)?;
+    Ok(value.map(|value| (AUTHORIZATION, value)))
 }
 
 /// Whether a text is one such as `--disable-stream` or `--num-prompts=5`.

@@ -160,9 +160,9 @@ fn lives(all: &[Delays]) -> Vec<Life> {
 }
 
 /// The rows of requests that ended in this order.
-fn relate(lives: &[Life], machines: &Machines) -> Vec<Row> {
-    let mut clocks = Clocks::default();
-    let rows = |life: &Life| clocks.relate(life.exchange(machines));
+fn related(lives: &[Life], machines: &Machines) -> Vec<Row> {
+    let mut clocks = OffsetTable::default();
+    let rows = |life: &Life| relate(life.exchange(machines), &mut clocks);
     lives.iter().flat_map(rows).collect()
 }
 
@@ -174,7 +174,7 @@ proptest! {
         delays in prop::collection::vec(delays(), 1..12),
     ) {
         let lives = lives(&delays);
-        let rows = relate(&lives, &machines);
+        let rows = related(&lives, &machines);
         prop_assert_eq!(rows.len(), lives.len());
         for (row, life) in rows.iter().zip(&lives) {
             for (moment, at) in PATH.into_iter().zip(life.path) {
@@ -215,7 +215,7 @@ fn a_row_has_the_tightest_offsets_that_were_known_when_its_request_ended() {
         ..Delays::default()
     };
     let lives = lives(&[far(0), far(9 * NANOS), near, far(9 * NANOS)]);
-    let rows = relate(&lives, &APART);
+    let rows = related(&lives, &APART);
     for clock in [ClockOf::Front, ClockOf::Hop, ClockOf::Engine] {
         let errors = rows.iter().map(|row| error_of(row, clock));
         let are_small = errors.map(|error| error < NANOS / 100).collect::<Vec<_>>();
@@ -231,7 +231,7 @@ fn errors_add_up_along_a_chain_of_clocks() {
         path: [0, 0, 2 * NANOS, 0, 0, 0, 0],
         ..Delays::default()
     };
-    let row = relate(&[Life::new(START, &delays)], &APART).remove(0);
+    let row = related(&[Life::new(START, &delays)], &APART).remove(0);
     let [hop, engine] = [ClockOf::Hop, ClockOf::Engine].map(|clock| error_of(&row, clock));
     assert!((NANOS..NANOS + NANOS / 1000).contains(&hop), "{hop}");
     assert!((NANOS..NANOS + NANOS / 500).contains(&engine), "{engine}");

@@ -217,9 +217,8 @@ fn a_request_that_waits_for_a_slot_until_the_run_is_stopped_waited_and_was_not_s
     let observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
     lag.add(&Exchange {
         rows: observer.finish(End::GivenUp, Stamp::from_nanos(slot_nanos)),
-        stamps: None,
-        connect_nanos: 0,
         slot_nanos,
+        ..Exchange::default()
     });
     let evidence = evidence_of(&lag);
     let counts = (evidence.sent, evidence.late, evidence.waited_for_slot);

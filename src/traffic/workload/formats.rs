@@ -128,8 +128,7 @@ pub fn read_custom(file: impl BufRead) -> Result<Dataset, String> {
             input: Some(input),
             output: line.completion.map(|text| count_words(&text).max(1)),
             data_id: id(line.id),
-            content,
-            later: LaterTurns::Given(Vec::new()),
+            ..Entry::random(content)
         }));
         Ok(true)
     })?;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use http::header::AUTHORIZATION;
 use nix::sys::signal::Signal;
 use queuescope::clock::{Clock, Stamp};
 use queuescope::experiment::launch::{Access, Deployment, DeploymentSpec, EngineName, Router};
@@ -65,7 +66,8 @@ async fn caches_of_servers_that_ran_before_are_emptied() {
         let server = flushed_with(answers).await;
         let url = format!("http://{}", server.addr);
         let mut direct = outside(std::slice::from_ref(&url), folder.path());
-        direct.access.api_key = Some("Bearer S3cret".parse().unwrap());
+        let key = (AUTHORIZATION, "Bearer S3cret".parse().unwrap());
+        direct.access.headers = vec![key];
         // Behind a router that runs already, of whose servers nothing is said: it is asked in their place.
         let routed = DeploymentSpec {
             servers: Vec::new(),
@@ -296,7 +298,7 @@ async fn metrics_of_servers_and_gpus_are_written_with_their_time() {
     let face = authority.face(&["localhost"], upstream.addr).await;
     let mut access = Access::default();
     access.tls.ca = Some(authority.file());
-    access.api_key = Some("Bearer S3cret".parse().unwrap());
+    access.headers = vec![(AUTHORIZATION, "Bearer S3cret".parse().unwrap())];
     let url = format!("https://localhost:{}", face.addr.port());
     let dir = tempfile::tempdir().unwrap();
     let gpus = smi(dir.path(), "echo \"$@\" > \"$0.flags\"; echo '0, 37, 1024'");

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use queuescope::request::cell::Value;
 use queuescope::request::row;
 use queuescope::request::{ColumnId, Period};
-use queuescope::sim::{Outcome, Served, Sim};
+use queuescope::sim::{Served, Sim};
 
 use super::{Stack, ended, traffic};
 use crate::support::generator::sim;
@@ -136,7 +136,7 @@ fn check_row(row: &Row, hop: &Row, truth: &Truth) {
 
 /// A row has what the server's log says: durations, and moments on our clock with an error that the row states.
 fn check_moments(row: &Row, Truth { served, skew, .. }: &Truth) {
-    assert_eq!(served.outcome, Outcome::Finished);
+    assert!(served.is_finished);
     let moments = [
         Some(served.received),
         served.moments.queue_start,
