@@ -134,7 +134,7 @@ async fn an_encoded_answer_passes_byte_for_byte_and_is_counted() {
 async fn what_is_no_generation_passes_and_is_counted() {
     let answer = r#"{"data":[{"embedding":[0.1,0.2]}],"text":"a","usage":{"prompt_tokens":3}}"#;
     let (upstream, front) = playing(vec![Step::Send(json_response(answer))], "").await;
-    let known = "/v1/embeddings /v1/rerank /v1/score /v1/classify /v1/audio/transcriptions /tokenize /v1/anything";
+    let known = "/v1/embeddings /v1/rerank /v1/score /v1/classify /v1/audio/transcriptions /tokenize /v1/anything /generate/";
     let body = br#"{"model":"m","input":["a b c"],"stream":false}"#;
     let mut client = front.client().await;
     for path in known.split(' ') {
@@ -142,7 +142,7 @@ async fn what_is_no_generation_passes_and_is_counted() {
         assert!(got.body == answer.as_bytes(), "{path}");
     }
     assert!(upstream.seen().iter().all(|seen| seen.body == body));
-    assert_eq!(front.counter("queuescope_passed_through_total "), 7);
+    assert_eq!(front.counter("queuescope_passed_through_total "), 8);
     front.counts("queuescope_upstream_in_flight", 0).await;
     assert_eq!(front.rows().await.len(), 0);
 }

@@ -92,7 +92,7 @@ async fn without_file_descriptors_it_says_so_and_goes_on() {
     }
     let limit = "this process may have 64 files open";
     let said = process.says("cannot accept a connection: Too many open files");
-    assert!(said.contains(limit) && said.contains("max_connections"));
+    assert!(said.contains(limit) && said.contains("ulimit -n") && said.contains("max_connections"));
     let answer = first.ask("/generate", "", b"{}").await;
     assert_eq!(answer.status(), 500);
     assert_eq!(answer.json()["error"]["type"], "proxy_error");
