@@ -289,68 +289,39 @@ fn files_without_rows_do_not_displace_files_with_rows() {
 
 #[test]
 fn no_name_is_used_twice_and_the_oldest_files_are_removed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r.csv");
-    let now = Stamp::from_nanos(START);
-    let rotation = Rotation {
-        keep: 2,
-        ..Rotation::default()
-    };
-    std::fs::write(folder.path().join("r.csv.20261120T144800Z"), "theirs").unwrap();
+    let mut folder = Folder::new();
+    folder.file.rotation.keep = 2;
+    let (path, rotation) = (folder.path(), folder.file.rotation);
+    std::fs::write(folder.beside("r.csv.20261120T144800Z"), "theirs").unwrap();
     for n in 0..12 {
-        std::fs::write(&path, n.to_string()).unwrap();
-        let away = rotation.rotate(&path, 0, now).unwrap();
+        std::fs::write(path, n.to_string()).unwrap();
+        let away = rotation.rotate(path, 0, Stamp::from_nanos(START)).unwrap();
         assert_eq!(std::fs::read_to_string(&away).unwrap(), n.to_string());
         assert!(away.to_str().unwrap().ends_with(&format!("Z.{}", n + 1)));
         assert!(!path.exists());
     }
     let contents = || {
-        let left = rotated(&path).unwrap().into_iter();
+        let left = rotated(path).unwrap().into_iter();
         let texts = left.map(|(_, _, path)| std::fs::read_to_string(path).unwrap());
         texts.collect::<Vec<_>>()
     };
     assert_eq!(contents(), ["10", "11"]);
     // After the clock was set back, the newest is kept though its name is the oldest.
-    std::fs::write(&path, "12").unwrap();
-    rotation
-        .rotate(&path, 0, Stamp::from_nanos(1_700_000_000 * NANOS))
-        .unwrap();
+    std::fs::write(path, "12").unwrap();
+    let earlier = Stamp::from_nanos(1_700_000_000 * NANOS);
+    rotation.rotate(path, 0, earlier).unwrap();
     assert_eq!(contents(), ["12", "11"]);
-}
-
-fn start_at(path: &Path, metrics: &Metrics) -> io::Result<Sink<Rows>> {
-    let file = RecordsFile {
-        path: path.into(),
-        base: Stamp::EPOCH,
-        rotation: Rotation::default(),
-        clock: Clock::system(),
-    };
-    start(file, 1000, metrics)
-}
-
-fn lost(metrics: &Metrics) -> [u64; 3] {
-    let reasons = ["write", "shutdown", "queue_full"];
-    reasons.map(|reason| metrics.rows_lost.with(&[reason]).get())
 }
 
 #[test]
 fn a_file_that_cannot_be_created_is_an_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let metrics = Metrics::new().unwrap();
-    let nowhere = folder.path().join("no/r.csv");
-    let message = start_at(&nowhere, &metrics).unwrap_err().to_string();
-    assert!(message.contains("no/r.csv"), "{message}");
-    assert!(start_at(folder.path(), &metrics).is_err());
-}
-
-#[test]
-fn rows_lost_to_a_full_disk_are_counted() {
-    let metrics = Metrics::new().unwrap();
-    let recorder = start_at(Path::new("/dev/full"), &metrics).unwrap();
-    assert!((0..5).all(|_| recorder.push(rows("a"), 1, 1)));
-    recorder.close();
-    recorder.push(rows("late"), 1, 1);
-    assert_eq!(lost(&metrics), [5, 1, 0]);
+    let folder = Folder::new();
+    for path in ["no/r.csv", ""] {
+        let mut file = folder.file.clone();
+        file.path = folder.beside(path);
+        let refused = start(file, 1000, &Metrics::new().unwrap()).unwrap_err();
+        assert!(refused.to_string().contains(path), "{refused}");
+    }
 }
 
 #[test]
@@ -365,6 +336,6 @@ fn rows_are_lost_to_a_full_queue_without_waiting() {
     };
     let taken = (0..5).map(|_| recorder.push(rows("a"), 1, 1));
     assert!(taken.eq([true, true, false, false, false]));
-    assert_eq!(lost(&metrics), [0, 0, 3]);
+    assert_eq!(metrics.rows_lost.with(&["queue_full"]).get(), 3);
     assert_eq!(receiver.len(), 2);
 }
