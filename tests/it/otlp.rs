@@ -239,21 +239,6 @@ async fn no_request_fails_for_a_collector_and_each_lost_trace_is_counted_with_it
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_that_is_back_gets_what_comes_from_then_on() {
-    let collector = Collector::start().await;
-    let upstream = Upstream::ok().await;
-    let front = front(&upstream, &url(collector.grpc), Protocol::Grpc, QUICK).await;
-    collector.set(Mood::Refuses);
-    ask(&front, 3).await;
-    until("the loss", || lost(&front) == 3).await;
-    collector.set(Mood::Takes);
-    ask(&front, 3).await;
-    front.counts("queuescope_traces_exported_total", 3).await;
-    assert_eq!(lost(&front), 3);
-    assert_eq!(collector.traces(), 3);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn at_its_end_a_process_sends_what_waits_and_waits_for_no_dead_collector() {
     let collector = Collector::start().await;
     let upstream = Upstream::ok().await;
