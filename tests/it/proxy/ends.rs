@@ -35,7 +35,6 @@ router | begins silence | leaves | client_abort  | decode        | 200 | client
 router | begins silence | resets | client_abort  | decode        | 200 | client
 server | reset          | reads  | upstream_died | server        | 502 | 127.0.0.1:
 server | close          | reads  | upstream_died | server        | 502 | 127.0.0.1:
-server | nonsense close | reads  | upstream_died | server        | 502 | 127.0.0.1:
 server | short close    | reads  | upstream_died | server        | 200 |
 server | begins reset   | reads  | upstream_died | decode        | 200 | 127.0.0.1:
 server | begins close   | reads  | upstream_died | decode        | 200 | 127.0.0.1:
@@ -72,7 +71,6 @@ fn steps(word: &str) -> Vec<Step> {
         "reset" => vec![Step::Reset],
         "close" => vec![Step::Close],
         "full" => send(b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"),
-        "nonsense" => send(b"SSH-2.0-nonsense\r\n\r\n"),
         "short" => send(SHORT),
         other => panic!("{other}"),
     }

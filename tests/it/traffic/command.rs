@@ -74,7 +74,6 @@ const WRONG: &str = "\
 --dataset-path LINES --dataset-name custom | d.jsonl, line 2: `prompt`: invalid type: integer `1`, expected a string
 --base-url https://a:1 --ca /nowhere/ca.pem | --ca /nowhere/ca.pem: cannot be read
 --ca LINES | go with an https:// URL
---output-dir TAKEN | taken: holds requests.partial.csv already; name another folder
 --start-at 2020-01-01T00:00:00Z --request-id-prefix a --shard 1/2 --flush-cache | --start-at 2020-01-01T00:00:00Z: that was 
 --arrival trace | --arrival trace: goes with --dataset-name mooncake, azure or burstgpt
 --trace-speed 2 | --trace-speed: goes with --arrival trace
@@ -96,16 +95,10 @@ async fn a_wrong_value_is_one_line_that_names_it() {
     let lines = root.path().join("d.jsonl");
     std::fs::write(&lines, "{\"prompt\":\"a\"}\n{\"prompt\":1}\n").unwrap();
     let lines = lines.to_str().unwrap();
-    let taken = root.path().join("taken");
-    std::fs::create_dir(&taken).unwrap();
-    std::fs::write(taken.join("requests.partial.csv"), "").unwrap();
     let azure = data::file("azure-2024.csv");
     let azure = format!("--dataset-name azure --dataset-path {}", azure.display());
     for [given, said] in table(WRONG) {
-        let given = given
-            .replace("LINES", lines)
-            .replace("TAKEN", taken.to_str().unwrap())
-            .replace("AZURE", &azure);
+        let given = given.replace("LINES", lines).replace("AZURE", &azure);
         let more = flags(&given);
         let said = match said.strip_prefix(':') {
             Some(wrong) => format!("{} {}:{wrong}", more[0], more[1]),
