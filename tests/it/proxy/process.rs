@@ -243,7 +243,7 @@ fn configs_right_and_wrong_are_told_as_ever() {
 }
 
 #[test]
-fn the_help_is_as_ever() {
+fn helps_and_plans_are_as_ever() {
     golden("tests/data/config/help.txt");
 }
 

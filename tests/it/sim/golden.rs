@@ -11,8 +11,6 @@ use serde_json::Value;
 use super::told::{Told, above, kind_of_name};
 use super::{START, asked, ms, on_manual_clock, sent, slow, until_load, until_served};
 use crate::support::docs::assert_file;
-use crate::support::http::exchange;
-use crate::support::process::{queuescope, run};
 use crate::support::wire::until;
 
 /// Compares with the file of that name.
@@ -87,13 +85,6 @@ fn config() -> Config {
     config.profile.tokenize_ms = 2.0;
     config.profile.max_queued_requests = Some(1);
     config
-}
-
-#[test]
-fn the_help_is_what_it_was() {
-    let mut command = queuescope(&["sim", "--help"]);
-    command.env("COLUMNS", "100");
-    same("help.txt", &run(command).out);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use super::*;
 use crate::support::process::run;
 use crate::support::{assert_says, files, table};
 
-pub const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
+const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
 
 /// The same by its other name.
 fn generator(addr: SocketAddr, dir: &Path, line: &str) -> Command {
