@@ -14,8 +14,8 @@ use queuescope::telemetry::prometheus::{Batch, LeftOut, Metrics};
 use tokio::io::AsyncWriteExt as _;
 
 use super::chat;
+use crate::support::admin::get;
 use crate::support::collector::EXPORT;
-use crate::support::http::exchange;
 use crate::support::http2::{Answer, Http2};
 use crate::support::wire::{Client, Response, until};
 use crate::support::{assert_says, spans};
@@ -165,8 +165,7 @@ async fn what_is_not_received_here_is_said_and_what_cannot_be_read_is_counted_an
         assert_eq!(answer.status(), status, "{path} {kind} {body:?}");
         assert_says(&answer.text(), words);
     }
-    let get = exchange(running.addr, "GET", TRACES, b"").await;
-    assert_eq!(get.status(), 404);
+    assert_eq!(get(running.addr, TRACES).await.status(), 404);
     let zeros = vec![0; (4 << 20) + 1];
     let of_logs = "/opentelemetry.proto.collector.logs.v1.LogsService/Export";
     for (path, body, status) in [
