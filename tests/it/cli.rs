@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::support::generator::{flags, sim};
 use crate::support::process::{Done, Process, queuescope, run, run_aside};
 use crate::support::upstream::Upstream;
-use crate::support::wire::json_response;
+use crate::support::wire::answer;
 use crate::support::{assert_says, table};
 
 /// What a command says of itself, as one reads it in a file.
@@ -347,8 +347,7 @@ async fn what_others_wrote_does_nothing_to_the_terminal() {
     let wild = r"a\u001b]0;owned\u0007\rb\u202ec\u009b2J";
     let spelt = r"a\x1b]0;owned\x07\x0db\x202ec\x9b2J";
     let body = format!("{{\"error\":{{\"message\":\"{wild}\"}}}}");
-    let answer = String::from_utf8(json_response(&body)).unwrap();
-    let server = Upstream::always(answer.replace("200 OK", "500 no")).await;
+    let server = Upstream::always(answer("500 no", &body)).await;
     let url = format!("http://{}", server.addr);
     let dir = folder.path().join("run").display().to_string();
     let load = "--num-prompts 3 --request-rate inf --dataset-name random --output-dir";

@@ -22,7 +22,7 @@ use crate::support::proxy::{Front, setting};
 use crate::support::router::free_port;
 use crate::support::tls::Authority;
 use crate::support::upstream::{Step, Upstream, refusing};
-use crate::support::wire::{Client, PATIENCE, json_response, until};
+use crate::support::wire::{self, Client, PATIENCE, json_response, until};
 
 /// Exports to this place, without waiting for more to send.
 fn export_to(config: &mut Config, endpoint: &str, protocol: Protocol) {
@@ -108,8 +108,8 @@ async fn the_standard_variables_work_a_flag_is_over_them_and_spans_hold_no_words
     assert_says(&lost, "; last error: client error (Connect): ");
 
     // Its spans hold no words of the server and no wait of its own.
-    let words = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: 46\r\n\r\n{\"error\":{\"message\":\"no: the prompt's words\"}}";
-    let upstream = Upstream::always(words).await;
+    let words = r#"{"error":{"message":"no: the prompt's words"}}"#;
+    let upstream = Upstream::always(wire::answer("400 Bad Request", words)).await;
     let (to, spans_to) = (url(upstream.addr), url(other.http));
     let probe = queuescope(&["probe", &to, "--otlp-endpoint", &spans_to]);
     assert_says(&run_aside(probe).await.out, "the prompt's words");

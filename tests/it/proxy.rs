@@ -38,7 +38,7 @@ use crate::support::upstream::{
     DONE, EVENT, Gate, Seen, Step, Upstream, begun, done, endless, gated, refusing,
 };
 use crate::support::wire::{
-    Client, PATIENCE, Reader, Response, chunk, headers, json_response, post, post_chunked,
+    self, Client, PATIENCE, Reader, Response, chunk, headers, json_response, post, post_chunked,
     stream_head, until, until_async,
 };
 use crate::support::{assert_says, table};

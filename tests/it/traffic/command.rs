@@ -332,9 +332,7 @@ async fn a_server_that_says_them_back_is_not_repeated() {
         let key = seen.header("authorization").unwrap();
         let token = seen.header("x-token").unwrap_or_default();
         let body = format!("{{\"error\":{{\"message\":\"not taken: {key} {token}\"}}}}");
-        let head = "HTTP/1.1 401 X\r\ncontent-type: application/json\r\ncontent-length: ";
-        let answer = format!("{head}{}\r\n\r\n{body}", body.len());
-        vec![Step::Send(answer.into_bytes())]
+        vec![Step::Send(wire::answer("401 X", &body))]
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
