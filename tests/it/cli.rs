@@ -7,14 +7,14 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use nix::pty::{Winsize, openpty};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, mkfifo};
+use nix::unistd::mkfifo;
 use queuescope::upstream::Policy;
 use serde_json::Value;
 
 use crate::support::generator::{flags, sim};
-use crate::support::process::{Done, Process, queuescope, run, run_aside};
+use crate::support::process::{Done, Process, queuescope, run, run_aside, signal};
 use crate::support::upstream::Upstream;
 use crate::support::wire::answer;
 use crate::support::{assert_says, table};
@@ -239,8 +239,7 @@ fn on_a_terminal(line: &[&str], stop_at: Option<&str>) -> (Option<i32>, String) 
         let so_far = String::from_utf8_lossy(&shown);
         if !is_stopped && stop_at.is_some_and(|text| so_far.contains(text)) {
             is_stopped = true;
-            let pid = Pid::from_raw(child.id().try_into().unwrap());
-            kill(pid, Signal::SIGINT).unwrap();
+            signal(&child, Signal::SIGINT);
         }
     }
     let code = child.wait().unwrap().code();
