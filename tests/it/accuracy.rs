@@ -390,6 +390,8 @@ fn assert_stall(row: &Row, truth: &Truth, context: &str) {
             assert_between("client_stall", low, stall, high, 0, context);
             // By contract it holds the stall; what is left is no more than the client read.
             assert!(decode >= low && decode - stall <= high - low, "{context}");
+            // No gap between chunks holds it.
+            assert!(nanos(row, "chunk_gap_max") < low, "{context}");
             // The engine was done long before: none of the pause is its.
             assert!(truth.finish < to, "{context}");
         }

@@ -15,7 +15,7 @@ use crate::upstream::Address;
 
 use super::*;
 
-pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
+fn shared() -> (Arc<Shared>, ManualClock) {
     let (clock, manual) = Clock::manual(Stamp::from_nanos(1_000));
     let metrics = Metrics::new().unwrap();
     let shared = Shared {
@@ -48,7 +48,7 @@ fn context() -> (Context, ManualClock) {
     (context, manual)
 }
 
-pub(super) fn ok() -> ResponseHeader {
+fn ok() -> ResponseHeader {
     let mut head = ResponseHeader::build(200, None).unwrap();
     let stream = "text/event-stream";
     head.insert_header("content-type", stream).unwrap();
