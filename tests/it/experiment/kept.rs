@@ -357,4 +357,5 @@ fn a_stopped_run_says_that_the_disk_was_full() {
     let file = plan.run_file("01-run").unwrap();
     assert_eq!(file.state, RunState::Stopped);
     assert_says(&file.error.unwrap_or_default(), "File too large");
+    assert!(rows.exists() && !rows.with_file_name("requests.csv").exists());
 }

@@ -252,6 +252,8 @@ async fn a_run_that_is_killed_leaves_the_rows_it_had() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!root.path().join("requests.csv").exists());
+    let begun: Value = serde_json::from_str(&read(root.path(), "begun.json")).unwrap();
+    assert!(begun["started_at"].as_f64() > Some(1.7e9), "{begun}");
     let rows = proxy::rows(&root.path().join("requests.partial.csv"));
     assert_eq!(rows.len(), 3);
     for row in &rows {
