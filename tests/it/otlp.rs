@@ -152,16 +152,7 @@ async fn tls_is_verified_by_the_given_certificates_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn check_shows_the_collector_and_no_header_and_the_log_names_traces() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("config.toml");
-    let otlp = "endpoint = \"https://c:4317\"\nheaders = [\"x-key: hush\"]";
-    let keys = format!("[proxy]\nupstream = [\"127.0.0.1:1\"]\n\n[telemetry.otlp]\n{otlp}\n");
-    std::fs::write(&file, keys).unwrap();
-    let check = queuescope(&["check", "--config", file.to_str().unwrap()]);
-    let said = run_aside(check).await.out;
-    assert_says(&said, "https://c:4317 by grpc");
-    assert!(!said.contains("hush"), "{said}");
+async fn the_log_names_traces() {
     let upstream = Upstream::playing(vec![Step::Close]).await;
     let process = Process::start(upstream.addr, &[]);
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";

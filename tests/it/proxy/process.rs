@@ -217,8 +217,9 @@ fn said(config: &str, line: &str) -> String {
     let mut command = queuescope(&line.split_whitespace().collect::<Vec<_>>());
     command.current_dir(folder.path());
     let done = run(command);
-    assert!(!done.err.contains("panicked") && !done.err.contains("HIDE"));
-    format!("exit {}\n{}{}", done.code.unwrap(), done.out, done.err)
+    let said = done.out + &done.err;
+    assert!(!said.contains("panicked") && !said.contains("HIDE"));
+    format!("exit {}\n{said}", done.code.unwrap())
 }
 
 /// Holds a file of cases to what is said; `UPDATE_DOCS` writes it anew.
