@@ -179,17 +179,6 @@ async fn a_client_that_leaves_while_it_reads_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_leaves_after_the_last_event_has_all_it_wanted() {
-    let steps = streaming(vec![Step::Send(chunk(DONE)), Step::Silence]);
-    let (_upstream, front) = playing(steps, "").await;
-    let mut client = front.asked("/generate", "", STREAM).await;
-    let is_told = |reader: &Reader| reader.body.ends_with(b"[DONE]\n\n");
-    client.read_until(is_told).await;
-    drop(client);
-    assert_outcome(&front.only_row().await, "ok", "");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_connection_is_a_502() {
     let front = Front::start(refusing().await).await;
     let id = "x-request-id: mine\r\n";
