@@ -308,11 +308,9 @@ fn a_trial_that_fails_ends_the_search_and_those_before_it_are_told() {
 
 const WRONG: &str = "\
 routing --num-gpus 0 | num_gpus = 0: must be a whole number from 1 to 1024
-routing --request-rate 5,-1 | request_rate = -1: must be a positive number
 routing --set sim.decode_step_ms=x | sim.decode_step_ms = x: must be a number
 routing --failure-schedule {3=[9]} | there is no server 9
 demo -n -3 | error: --num-prompts -3: must be a whole number from 1 to 1000000
-demo -n 0 | error: --num-prompts 0: must be a whole number from 1 to 1000000
 probe http://127.0.0.1:1 --input-len -3 | error: --input-len -3: must be a whole number from 1 to 1000000";
 
 #[test]
