@@ -9,6 +9,7 @@ use queuescope::report::files::{RunRef, RunState, Trial, TrialFile};
 use queuescope::report::phases::{Episode, episodes};
 use queuescope::report::reader;
 use queuescope::request::ColumnId;
+use queuescope::stats::Summary;
 use queuescope::table::Table;
 use queuescope::traffic;
 
@@ -48,15 +49,10 @@ fn example(flags: &str) -> (Done, [reader::Run; 2]) {
 
 /// The mean of what is known: on a busy machine a clock may be known too poorly for a cell.
 fn mean(run: &reader::Run, column: &str) -> f64 {
-    let mut values = run.table.numbers(ColumnId::named(column).unwrap());
-    let all = values.len();
-    values.retain(|value| !value.is_nan());
-    assert!(
-        2 * values.len() > all,
-        "{column}: {} of {all}",
-        values.len()
-    );
-    values.iter().sum::<f64>() / values.len() as f64
+    let values = run.table.numbers(ColumnId::named(column).unwrap());
+    let (all, known) = (values.len() as u64, Summary::of(values).unwrap());
+    assert!(2 * known.count > all, "{column}: {known:?} of {all}");
+    known.mean
 }
 
 /// Where prompts are routed to the server that has them, requests hardly wait; at random, they wait in the router and in the servers'

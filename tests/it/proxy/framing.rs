@@ -122,10 +122,7 @@ async fn a_body_whose_last_coding_is_not_chunked_ends_with_the_connection() {
         let (_upstream, front) = playing(answer, "").await;
         let mut client = front.asked("/x", "", b"{}").await;
         let raw = String::from_utf8(client.read_to_close().await).unwrap();
-        assert!(
-            raw.to_ascii_lowercase().contains("\r\nconnection: close"),
-            "{raw}"
-        );
+        assert_says(&raw.to_ascii_lowercase(), "\r\nconnection: close");
         assert!(raw.ends_with("\r\n\r\nabc"), "{raw}");
     }
 }
