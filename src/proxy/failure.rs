@@ -13,9 +13,6 @@ use crate::request::Outcome::{
     self, ClientError, ProxyError, Rejected, ServerError, Timeout, UpstreamDied,
 };
 
-#[cfg(test)]
-mod tests;
-
 /// Why a request did not come to its end.
 #[derive(Debug)]
 pub enum Failure {

@@ -356,15 +356,13 @@ mod tests {
     }
 
     #[test]
-    fn a_perf_counter_is_no_epoch_stamp_and_null_is_nothing() {
+    fn a_perf_counter_is_no_epoch_stamp_and_a_fraction_no_count() {
         let meta = meta(&[
             (Member::ForwardEntryTime, "5321.25"),
             (Member::RequestReceived, "0.0"),
-            (Member::DpRank, "null"),
             (Member::PromptTokens, "1.5"),
         ]);
         assert_eq!([meta.forward_entry(), meta.received()], [None; 2]);
-        let counts = [Member::DpRank, Member::PromptTokens].map(|member| meta.count(member));
-        assert_eq!(counts, [None; 2]);
+        assert_eq!(meta.count(Member::PromptTokens), None);
     }
 }

@@ -37,7 +37,7 @@ use tokio::task::JoinSet;
 
 use crate::support::delays::{Held, Network, Piece, Router};
 use crate::support::generator;
-use crate::support::proxy::{Front, Row, workers};
+use crate::support::proxy::{Front, Row, nanos, workers};
 use crate::support::wire::{Client, PATIENCE, Reader, until};
 
 /// The delays that are laid, beside what the machine takes by itself.
@@ -322,15 +322,6 @@ const STAGES: [(&str, &str, &str); 6] = [
 ];
 /// The engine tells its stamps as floats of seconds, whose steps are 0.24 µs; a duration has two.
 const FLOAT: i64 = 1_000;
-/// A time or duration of a row, to the nanosecond.
-fn nanos(row: &Row, column: &str) -> i64 {
-    let text = &row[column];
-    match text.split_once('.') {
-        Some((whole, part)) if part.len() == 9 => format!("{whole}{part}").parse().unwrap(),
-        _ => panic!("{column} is {text:?}"),
-    }
-}
-
 /// Fails unless `low ≤ value ≤ high`, each widened by `error`.
 fn assert_between(what: &str, low: i64, value: i64, high: i64, error: i64, context: &str) {
     let bounds = format!("from {low} to {high} ± {error} ns\n{context}");
@@ -390,6 +381,8 @@ fn assert_stall(row: &Row, truth: &Truth, context: &str) {
             assert_between("client_stall", low, stall, high, 0, context);
             // By contract it holds the stall; what is left is no more than the client read.
             assert!(decode >= low && decode - stall <= high - low, "{context}");
+            // No gap between chunks holds it.
+            assert!(nanos(row, "chunk_gap_max") < low, "{context}");
             // The engine was done long before: none of the pause is its.
             assert!(truth.finish < to, "{context}");
         }

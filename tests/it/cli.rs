@@ -7,16 +7,16 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use nix::pty::{Winsize, openpty};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, mkfifo};
+use nix::unistd::mkfifo;
 use queuescope::upstream::Policy;
 use serde_json::Value;
 
 use crate::support::generator::{flags, sim};
-use crate::support::process::{Done, Process, queuescope, run, run_aside};
+use crate::support::process::{Done, Process, queuescope, run, run_aside, signal};
 use crate::support::upstream::Upstream;
-use crate::support::wire::json_response;
+use crate::support::wire::answer;
 use crate::support::{assert_says, table};
 
 /// What a command says of itself, as one reads it in a file.
@@ -239,8 +239,7 @@ fn on_a_terminal(line: &[&str], stop_at: Option<&str>) -> (Option<i32>, String) 
         let so_far = String::from_utf8_lossy(&shown);
         if !is_stopped && stop_at.is_some_and(|text| so_far.contains(text)) {
             is_stopped = true;
-            let pid = Pid::from_raw(child.id().try_into().unwrap());
-            kill(pid, Signal::SIGINT).unwrap();
+            signal(&child, Signal::SIGINT);
         }
     }
     let code = child.wait().unwrap().code();
@@ -347,8 +346,7 @@ async fn what_others_wrote_does_nothing_to_the_terminal() {
     let wild = r"a\u001b]0;owned\u0007\rb\u202ec\u009b2J";
     let spelt = r"a\x1b]0;owned\x07\x0db\x202ec\x9b2J";
     let body = format!("{{\"error\":{{\"message\":\"{wild}\"}}}}");
-    let answer = String::from_utf8(json_response(&body)).unwrap();
-    let server = Upstream::always(answer.replace("200 OK", "500 no")).await;
+    let server = Upstream::always(answer("500 no", &body)).await;
     let url = format!("http://{}", server.addr);
     let dir = folder.path().join("run").display().to_string();
     let load = "--num-prompts 3 --request-rate inf --dataset-name random --output-dir";

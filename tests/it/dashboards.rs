@@ -14,17 +14,13 @@ use queuescope::request::STAGES;
 use serde_json::Value;
 
 use crate::support::admin::get;
-use crate::support::process::run;
+use crate::support::process::{Done, PROGRAM, run, signal};
 use crate::support::proxy::{Row, number, rows};
-use crate::support::router::free_port;
+use crate::support::router::{Which, free_port};
 use crate::support::wire::until_async;
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
 fn read(path: &str) -> String {
-    let found = std::fs::read_to_string(root().join(path));
+    let found = std::fs::read_to_string(path);
     found.unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
@@ -55,9 +51,8 @@ fn the_stages_that_a_dashboard_names_are_there() {
 #[test]
 fn dashboards_are_as_generated_and_every_panel_says_how_to_read_it() {
     let mut check = Command::new("python3");
-    check.arg(root().join("grafana/generate.py")).arg("--check");
-    let done = run(check);
-    assert_eq!(done.code, Some(0), "{}", done.err);
+    check.args(["grafana/generate.py", "--check"]);
+    run(check).assert_status(&[0]);
     for (name, board) in dashboards() {
         for panel in panels(&board) {
             let title = panel["title"].as_str().unwrap();
@@ -70,16 +65,13 @@ fn dashboards_are_as_generated_and_every_panel_says_how_to_read_it() {
 
 #[test]
 fn rules_are_valid_and_every_alert_has_a_case_that_fires_and_one_that_does_not() {
-    let folder = root().join("deploy/prometheus");
     let promtool = |args: &[&str]| {
         let mut command = Command::new("promtool");
-        command.args(args).current_dir(&folder);
+        command.args(args).current_dir("deploy/prometheus");
         let done = command.output().unwrap_or_else(|error| {
             panic!("promtool ({error}): install Prometheus: `bash scripts/test.sh` does")
         });
-        let said = String::from_utf8_lossy(&done.stdout).into_owned()
-            + &String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "promtool {args:?}: {said}");
+        Done::from(done).assert_status(&[0]);
     };
     promtool(&["check", "config", "prometheus.yml"]);
     promtool(&["test", "rules", "tests/requests.yml", "tests/figures.yml"]);
@@ -103,7 +95,7 @@ fn rules_are_valid_and_every_alert_has_a_case_that_fires_and_one_that_does_not()
 
 /// The dashboards of `grafana/dashboards`, by file name.
 fn dashboards() -> Vec<(String, Value)> {
-    let folder = std::fs::read_dir(root().join("grafana/dashboards")).unwrap();
+    let folder = std::fs::read_dir("grafana/dashboards").unwrap();
     let names = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let boards: Vec<(String, Value)> = names
         .map(|name| {
@@ -225,7 +217,6 @@ fn panel(title: &str) -> String {
     query
 }
 
-const ROUTER: &str = ".tools/smg-1.13.0/bin/smg";
 /// How often all that have found nothing yet are asked again, with a second between: more than a minute's windows.
 const ROUNDS: usize = 120;
 
@@ -240,21 +231,16 @@ impl Drop for Running {
 }
 
 fn demo(folder: &Path) -> Running {
-    let router = root().join(ROUTER);
-    assert!(
-        router.exists(),
-        "the real router is missing: run `bash scripts/router.sh`"
-    );
     let mut command = Command::new("bash");
-    command.current_dir(root()).arg("scripts/keep-running.sh");
-    command.args([Path::new(env!("CARGO_BIN_EXE_queuescope")), folder, &router]);
+    command.arg("scripts/keep-running.sh");
+    command.args([Path::new(PROGRAM), folder, &Which::Smg113.program()]);
     let spawned = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     Running(spawned.unwrap())
 }
 
 /// Prometheus with our rules and the demo's targets.
 fn prometheus(folder: &Path) -> (Running, SocketAddr) {
-    let rules = root().join("deploy/prometheus");
+    let rules = std::path::absolute("deploy/prometheus").unwrap();
     let config = format!(
         "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
          rule_files: ['{0}/recording-rules.yml', '{0}/alert-rules.yml']\n\
@@ -392,7 +378,7 @@ async fn every_query_of_every_panel_and_rule_finds_data() {
 
 /// SIGTERM ends the demo, its router too, and there was no error.
 async fn ends_in_good_order(demo: &mut Running) {
-    kill(Pid::from_raw(demo.0.id().cast_signed()), Signal::SIGTERM).unwrap();
+    signal(&demo.0, Signal::SIGTERM);
     let mut status = None;
     until_async("the demo's end", async || {
         status = demo.0.try_wait().unwrap();

@@ -85,6 +85,7 @@ fn no_command_writes_into_a_folder_of_anothers() {
         ("traffic", "experiment.json"),
         ("traffic --force", "experiment.json"),
         ("traffic", "requests.csv"),
+        ("traffic", "requests.partial.csv"),
         ("report --merge .", "summary.json"),
         ("report --join . .", "requests.csv"),
     ] {

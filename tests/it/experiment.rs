@@ -12,8 +12,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use queuescope::experiment::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
 use queuescope::report::files::{EXPERIMENT, ExperimentFile, RUN, RunFile, RunState};
 use queuescope::request::ColumnId;
@@ -22,7 +21,7 @@ use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
 use crate::support::generator::flags;
-use crate::support::process::{Done, PROGRAM, queuescope, run, run_aside};
+use crate::support::process::{self, Done, PROGRAM, queuescope, run, run_aside};
 use crate::support::router::Which;
 use crate::support::wire::{self, PATIENCE};
 
@@ -207,7 +206,7 @@ fn executable(path: &Path, script: &str) -> PathBuf {
 
 /// Sends a signal and waits for the end; gives the status as a shell would.
 fn end(mut child: Child, signal: Signal) -> Option<i32> {
-    kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
+    process::signal(&child, signal);
     child.wait().unwrap().code()
 }
 

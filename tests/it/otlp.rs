@@ -22,7 +22,7 @@ use crate::support::proxy::{Front, setting};
 use crate::support::router::free_port;
 use crate::support::tls::Authority;
 use crate::support::upstream::{Step, Upstream, refusing};
-use crate::support::wire::{Client, PATIENCE, json_response, until};
+use crate::support::wire::{self, Client, PATIENCE, json_response, until};
 
 /// Exports to this place, without waiting for more to send.
 fn export_to(config: &mut Config, endpoint: &str, protocol: Protocol) {
@@ -108,8 +108,8 @@ async fn the_standard_variables_work_a_flag_is_over_them_and_spans_hold_no_words
     assert_says(&lost, "; last error: client error (Connect): ");
 
     // Its spans hold no words of the server and no wait of its own.
-    let words = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: 46\r\n\r\n{\"error\":{\"message\":\"no: the prompt's words\"}}";
-    let upstream = Upstream::always(words).await;
+    let words = r#"{"error":{"message":"no: the prompt's words"}}"#;
+    let upstream = Upstream::always(wire::answer("400 Bad Request", words)).await;
     let (to, spans_to) = (url(upstream.addr), url(other.http));
     let probe = queuescope(&["probe", &to, "--otlp-endpoint", &spans_to]);
     assert_says(&run_aside(probe).await.out, "the prompt's words");
@@ -152,16 +152,7 @@ async fn tls_is_verified_by_the_given_certificates_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn check_shows_the_collector_and_no_header_and_the_log_names_traces() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("config.toml");
-    let otlp = "endpoint = \"https://c:4317\"\nheaders = [\"x-key: hush\"]";
-    let keys = format!("[proxy]\nupstream = [\"127.0.0.1:1\"]\n\n[telemetry.otlp]\n{otlp}\n");
-    std::fs::write(&file, keys).unwrap();
-    let check = queuescope(&["check", "--config", file.to_str().unwrap()]);
-    let said = run_aside(check).await.out;
-    assert_says(&said, "https://c:4317 by grpc");
-    assert!(!said.contains("hush"), "{said}");
+async fn the_log_names_traces() {
     let upstream = Upstream::playing(vec![Step::Close]).await;
     let process = Process::start(upstream.addr, &[]);
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -239,23 +230,14 @@ async fn no_request_fails_for_a_collector_and_each_lost_trace_is_counted_with_it
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_that_is_back_gets_what_comes_from_then_on() {
+async fn what_a_collector_refuses_for_a_moment_is_sent_again() {
     let collector = Collector::start().await;
     let upstream = Upstream::ok().await;
-    let front = front(&upstream, &url(collector.grpc), Protocol::Grpc, QUICK).await;
-    collector.set(Mood::Refuses);
-    ask(&front, 3).await;
-    until("the loss", || lost(&front) == 3).await;
-    collector.set(Mood::Takes);
-    ask(&front, 3).await;
-    front.counts("queuescope_traces_exported_total", 3).await;
-    assert_eq!(lost(&front), 3);
-    assert_eq!(collector.traces(), 3);
     for (place, protocol) in [
         (collector.grpc, Protocol::Grpc),
         (collector.http, Protocol::Http),
     ] {
-        let front = self::front(&upstream, &url(place), protocol, "delay_s = 0.01").await;
+        let front = front(&upstream, &url(place), protocol, "delay_s = 0.01").await;
         collector.set(Mood::BusyOnce);
         ask(&front, 1).await;
         front.counts("queuescope_traces_exported_total", 1).await;

@@ -7,7 +7,7 @@ use queuescope::request::{self, Outcome, csv as lines};
 
 use crate::support::generator;
 use crate::support::observed::STREAM;
-use crate::support::proxy::{Front, Row, assert_outcome, playing};
+use crate::support::proxy::{Front, Row, assert_outcome, assert_row, playing};
 use crate::support::table;
 use crate::support::upstream::{DONE, EVENT, LEFT, Step, Upstream, leaving, refusing};
 use crate::support::wire::{chunk, stream_head};
@@ -162,6 +162,7 @@ async fn the_proxys_own_errors_are_told_from_a_servers() {
     assert_outcome(&front, "proxy_error", "refused");
     assert_outcome(&before, "proxy_error", "502");
     assert_outcome(&alone, "connect_error", "refused");
+    assert_row(&alone, "attempts=0, sent_time=");
     let places = [&front, &before, &alone].map(|row| &*row["ended_in"]);
     assert_eq!(places, ["proxy", "proxy", "connecting"]);
 

@@ -29,7 +29,7 @@ use crate::support::listening::Listening;
 use crate::support::process::{Done, NOTIFY, PROGRAM, Process, limited, queuescope, run_aside};
 use crate::support::proxy::{
     Front, Row, all_rows, answering, assert_cells, assert_outcome, assert_row, config,
-    known_workers, number, playing, rows, setting, started, worker, workers,
+    known_workers, nanos, number, playing, rows, setting, started, worker, workers,
 };
 use crate::support::recordings::{self, Recording};
 use crate::support::router::free_port;
@@ -38,7 +38,7 @@ use crate::support::upstream::{
     DONE, EVENT, Gate, Seen, Step, Upstream, begun, done, endless, gated, refusing,
 };
 use crate::support::wire::{
-    Client, PATIENCE, Reader, Response, chunk, headers, json_response, post, post_chunked,
+    self, Client, PATIENCE, Reader, Response, chunk, headers, json_response, post, post_chunked,
     stream_head, until, until_async,
 };
 use crate::support::{assert_says, table};

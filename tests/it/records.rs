@@ -17,7 +17,7 @@ use crate::support::files;
 use crate::support::process::{Process, run};
 use crate::support::proxy::Front;
 use crate::support::upstream::Upstream;
-use crate::support::wire::{Client, json_response, post, until};
+use crate::support::wire::{self, Client, json_response, post, until};
 
 /// A front to `upstream` with its records in `folder`. Small files: there is a rotation every fifty rows or so.
 fn start(upstream: SocketAddr, folder: &Arc<TempDir>) -> Process {
@@ -141,12 +141,8 @@ fn read_by_python(file: &Path) -> serde_json::Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_clients_and_servers_send_others_can_read_the_file() {
     let answer = r#"{"error":{"message":"=cmd|' /C calc'!A0 \u0000\u001b[31m"}}"#;
-    let length = answer.len();
-    let head = format!(
-        "HTTP/1.1 500 Bad\r\nx-smg-routed-worker-id: =h\tb\r\n\
-         content-type: application/json\r\ncontent-length: {length}\r\n\r\n{answer}"
-    );
-    let server = Upstream::always(head).await;
+    let status = "500 Bad\r\nx-smg-routed-worker-id: =h\tb";
+    let server = Upstream::always(wire::answer(status, answer)).await;
     let front = Front::start(server.addr).await;
     let id = b"=\xc3\xa9,\"\tb\xc2\x85";
     let body = b"{\"model\":\"+m\\u0000\\u001b\\n\\r\\u007f\\u0085\\u2029\xff\",\"text\":\"a\"}";

@@ -20,8 +20,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-use crate::support::admin;
-use crate::support::http::{Connection, exchange};
+use crate::support::admin::{self, get};
+use crate::support::http::Connection;
 use crate::support::wire::{Response, until, until_async};
 
 /// When manual clocks start: some day in 2026.
@@ -84,7 +84,7 @@ fn infos(response: &Response) -> Vec<Value> {
 
 /// The value of a family's only series.
 async fn metric(sim: &Sim, family: &str) -> f64 {
-    let text = exchange(sim.addr(), "GET", "/metrics", b"").await.text();
+    let text = get(sim.addr(), "/metrics").await.text();
     let name = format!("sglang:{family}");
     assert_eq!(text.matches(&format!("\n{name}{{")).count(), 1, "{name}");
     admin::metric(&text, &name)
@@ -93,30 +93,30 @@ async fn metric(sim: &Sim, family: &str) -> f64 {
 /// Waits until so many requests run and wait, as `/v1/loads` tells it.
 async fn until_load(addr: SocketAddr, running: usize, waiting: usize) {
     until_async("the load", async || {
-        let reply = exchange(addr, "GET", "/v1/loads", b"").await.json();
+        let reply = get(addr, "/v1/loads").await.json();
         let load = &reply["loads"][0];
         load["num_running_reqs"] == running && load["num_waiting_reqs"] == waiting
     })
     .await;
 }
 
-/// Sends with these headers on a connection of its own; gives it back with so many requests running and waiting.
+/// Sends with these header lines on a connection of its own; gives it back with so many requests running and waiting.
 async fn sent(
     sim: &Sim,
     path: &str,
-    headers: &[&str],
+    extra: &str,
     body: &str,
     (running, waiting): (usize, usize),
 ) -> Connection {
     let mut client = Connection::open(sim.addr()).await;
-    client.send("POST", path, headers, body.as_bytes()).await;
+    client.client.post(path, extra, body.as_bytes()).await;
     until_load(sim.addr(), running, waiting).await;
     client
 }
 
 /// The same to `/generate`.
 async fn asked(sim: &Sim, body: &str, load: (usize, usize)) -> Connection {
-    sent(sim, "/generate", &[], body, load).await
+    sent(sim, "/generate", "", body, load).await
 }
 
 /// Waits until the server has entered so many requests into its log.

@@ -5,8 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use queuescope::clock::{Clock, Stamp};
 use queuescope::error::Error;
 use queuescope::request::{GIVEN_UP, Moment, Outcome, Row};
@@ -15,7 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::generator::{self, drive, flags};
-use crate::support::process::{Done, queuescope, run_aside};
+use crate::support::process::{Done, queuescope, run_aside, signal};
 use crate::support::upstream::{Gate, Seen, Step, Upstream, refusing};
 use crate::support::wire::{self, until};
 use crate::support::{proxy, recordings};
@@ -46,10 +45,6 @@ fn command(addr: SocketAddr, dir: &Path, line: &str) -> Command {
     command.arg("--output-dir").arg(dir).args(flags(line));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-}
-
-fn signal(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
 }
 
 async fn ended(child: Child) -> Done {

@@ -4,13 +4,6 @@ use futures_util::FutureExt;
 
 use super::*;
 
-#[test]
-fn a_shortage_of_files_alone_has_a_hint() {
-    let hint = |errno: Errno| hint(&errno.into());
-    assert!(hint(Errno::EMFILE).contains("ulimit -n"));
-    assert_eq!(hint(Errno::EACCES), "");
-}
-
 #[tokio::test]
 async fn accepting_goes_on_after_an_error_of_one_connection() {
     let mut connections = JoinSet::new();

@@ -77,24 +77,3 @@ impl Timing {
 fn sum(past: i64, since: Option<Stamp>, at: Stamp) -> i64 {
     past.saturating_add(since.map_or(0, |since| at.nanos_since(since).max(0)))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pending_write_is_counted_from_its_start_to_its_end() {
-        let at = Stamp::from_nanos;
-        let mut timing = Timing::default();
-        assert_eq!(timing.write_pending_since, None);
-        timing.write_pending(at(5));
-        timing.pause_reading(at(9));
-        let waits = |timing: &Timing, now| (timing.write_wait_at(now), timing.read_paused_at(now));
-        assert_eq!(waits(&timing, at(12)), (7, 3));
-        timing.write_over(at(15));
-        assert_eq!(waits(&timing, at(99)), (10, 6));
-        timing.write_pending(at(100));
-        let at_101 = timing.write_wait_at(at(101));
-        assert_eq!((at_101, timing.write_wait), (11, 10));
-    }
-}

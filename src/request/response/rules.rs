@@ -208,15 +208,3 @@ static MESSAGES: Rule = object(
         ("detail", scalar(Field::ErrorMessage)),
     ],
 );
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_exact_paths_are_generation_requests() {
-        assert_eq!(Endpoint::from_path("/generate"), Some(Endpoint::Generate));
-        assert_eq!(Endpoint::from_path("/generate/"), None);
-        assert_eq!(Endpoint::from_path("/v1/models"), None);
-    }
-}

@@ -1,4 +1,4 @@
-//! Writes files of rows; simulates runs through generator → front → router → hop → engine, each with its own clock whose offset the test
+//! Simulates runs through generator → front → router → hop → engine, each with its own clock whose offset the test
 //! knows. The time of every moment in a row must be right within the error that the row states; durations on one clock must be exact;
 //! and errors must add up along the chain.
 
@@ -6,9 +6,6 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::request::{End, Endpoint, Moment, Observer, Period, Relation, Side, Stamps};
-use crate::traffic::folder::Folder;
-use crate::traffic::tests::planned;
-use crate::traffic::{FILES, begin};
 
 /// The offset of a clock from the true time at [`START`] in nanoseconds, and its drift from then on in ppm.
 type Skew = (i64, i64);
@@ -237,44 +234,4 @@ fn errors_add_up_along_a_chain_of_clocks() {
     assert!((NANOS..NANOS + NANOS / 500).contains(&engine), "{engine}");
     let row = Row::ended(vec![row]).remove(0);
     assert_eq!(row.clock_offset_error, Some(engine));
-}
-
-/// The file of rows in `dir` of a run that has begun.
-fn begun(dir: &Path) -> RowFile {
-    let folder = Folder::new(Some(dir), true, "unused");
-    let start = Stamp::from_nanos(NANOS);
-    begin(&folder, &planned(""), start).unwrap();
-    let facts = RunFacts {
-        started: start,
-        ended: start,
-        offered_rate: None,
-        scheduled: 1,
-        config: json!(null),
-        goodput: Vec::new(),
-        machine: json!(null),
-    };
-    RowFile::new(dir, &facts, Base::Epoch).unwrap()
-}
-
-#[test]
-fn only_a_complete_file_gets_the_final_name_and_all_of_an_earlier_run_are_replaced() {
-    for is_full in [false, true] {
-        let root = tempfile::tempdir().unwrap();
-        for file in FILES {
-            std::fs::write(root.path().join(file), "left").unwrap();
-        }
-        let mut rows = begun(root.path());
-        if is_full {
-            let full = File::options().write(true).open("/dev/full").unwrap();
-            rows.out = RowWriter::new(full, Stamp::EPOCH);
-        }
-        let text = std::fs::read_to_string(root.path().join(BEGUN)).unwrap();
-        assert!(text.contains("\"started_at\": 1.0"), "{text}");
-        rows.flush();
-        let (path, written) = rows.finish();
-        let name = if is_full { PARTIAL } else { ROWS };
-        assert_eq!(path, root.path().join(name));
-        assert!(path.exists());
-        assert_eq!(written.is_err(), is_full);
-    }
 }

@@ -14,8 +14,8 @@ use queuescope::telemetry::prometheus::{Batch, LeftOut, Metrics};
 use tokio::io::AsyncWriteExt as _;
 
 use super::chat;
+use crate::support::admin::get;
 use crate::support::collector::EXPORT;
-use crate::support::http::exchange;
 use crate::support::http2::{Answer, Http2};
 use crate::support::wire::{Client, Response, until};
 use crate::support::{assert_says, spans};
@@ -165,8 +165,7 @@ async fn what_is_not_received_here_is_said_and_what_cannot_be_read_is_counted_an
         assert_eq!(answer.status(), status, "{path} {kind} {body:?}");
         assert_says(&answer.text(), words);
     }
-    let get = exchange(running.addr, "GET", TRACES, b"").await;
-    assert_eq!(get.status(), 404);
+    assert_eq!(get(running.addr, TRACES).await.status(), 404);
     let zeros = vec![0; (4 << 20) + 1];
     let of_logs = "/opentelemetry.proto.collector.logs.v1.LogsService/Export";
     for (path, body, status) in [
@@ -192,21 +191,27 @@ async fn what_is_not_received_here_is_said_and_what_cannot_be_read_is_counted_an
     }
     running.counted(Batch::TooLarge, 2).await;
     running.takes_one().await;
-    // A span by itself: one that is too long, and one without a start.
-    let mut case = spans::named("direct/chat_stream").spans;
-    let at = |name: &str| {
-        case.iter()
-            .position(|span| span["name"].as_str().unwrap().contains(name))
-    };
-    let [root, waiting] = [" Req ", "prefill_waiting"].map(|name| at(name).unwrap());
-    case[root]["attrs"]["long"] = "x".repeat(300_000).into();
-    case[waiting]["start_ns"] = 0.into();
-    running.traces("identity", &spans::message(&case)).await;
-    assert_eq!(running.next().len(), 3);
-    for why in LeftOut::ALL {
-        let counted = running.metrics.trace_spans_left_out.with(&[why.name()]);
-        assert_eq!(counted.get(), 1, "{}", why.name());
+    // A span by itself; one with another name is no engine's.
+    let case = spans::named("direct/chat_stream").spans;
+    let mut all = case.iter();
+    let root = all.position(|span| span["attrs"]["rid"].is_string());
+    let long = || "x".repeat(300_000).into();
+    for (member, wrong) in [
+        ("/trace_id", "ab".into()),
+        ("/start_ns", 0.into()),
+        ("/name", long()),
+        ("/attrs/rid", long()),
+    ] {
+        let mut case = case.clone();
+        *case[root.unwrap()].pointer_mut(member).unwrap() = wrong;
+        running.traces("identity", &spans::message(&case)).await;
+        assert_eq!(running.next().len(), 4, "{member}");
     }
+    let left_out = LeftOut::ALL.map(|why| {
+        let counted = running.metrics.trace_spans_left_out.with(&[why.name()]);
+        (why.name(), counted.get())
+    });
+    assert_eq!(left_out, [("malformed", 2), ("too_large", 1)]);
 }
 
 #[tokio::test]
@@ -294,28 +299,6 @@ fn the_span_above_an_engines_root_names_the_routers_request() {
         assert_eq!(found[0].kind, SpanKind::Router { request_id });
         let is_below = |span: &EngineSpan| span.root().is_some() && span.parent == found[0].id;
         assert!(found.iter().any(is_below), "{found:?}");
-    }
-}
-
-#[test]
-fn a_span_that_is_none_of_an_engines_is_left_out() {
-    let mut case = spans::named("direct/chat_stream_tp").spans;
-    let mut each = case.iter_mut();
-    let root = each.find(|span| span["attrs"]["rid"].is_string()).unwrap();
-    let read = |spans: &[serde_json::Value]| {
-        let mut left_out = Vec::new();
-        let message = spans::message(spans).into();
-        let found = otlp::spans(message, |why| left_out.push(why)).unwrap();
-        (found.len(), left_out)
-    };
-    for (key, wrong, why) in [
-        ("trace_id", "ab".into(), vec![LeftOut::Malformed]),
-        ("start_ns", 0.into(), vec![LeftOut::Malformed]),
-        ("name", "x".repeat(300_000).into(), vec![]),
-    ] {
-        let right = std::mem::replace(&mut root[key], wrong);
-        assert_eq!(read(std::slice::from_ref(root)), (0, why), "{key}");
-        root[key] = right;
     }
 }
 

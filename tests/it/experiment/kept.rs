@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, mkfifo};
+use nix::unistd::mkfifo;
 use queuescope::report::files::RunState;
 
 use super::{Planned, end, executable, until};
 use crate::support::generator::flags;
-use crate::support::process::{PROGRAM, limited, lines_of, queuescope, run};
+use crate::support::process::{PROGRAM, limited, lines_of, queuescope, run, signal};
 use crate::support::wire::PATIENCE;
 use crate::support::{assert_says, files};
 
@@ -156,11 +156,10 @@ fn ctrl_c_ends_a_report_on_what_is_done() {
     std::fs::remove_file(plan.path("summary.csv")).unwrap();
     let (mut child, lines) = begin("node --resume out", &plan);
     while !lines.recv_timeout(PATIENCE).unwrap().contains("before") {}
-    let pid = Pid::from_raw(child.id().try_into().unwrap());
     let mut status = None;
     // One may come while there is still something to stop.
     until("its end", || {
-        kill(pid, Signal::SIGINT).unwrap();
+        signal(&child, Signal::SIGINT);
         status = child.try_wait().unwrap();
         status.is_some()
     });
@@ -308,11 +307,7 @@ fn ctrl_c_stops_nothing_when_the_last_run_is_done() {
     until("the end of the load", || {
         std::fs::read_to_string(&log).is_ok_and(is_ending)
     });
-    kill(
-        Pid::from_raw(process.id().try_into().unwrap()),
-        Signal::SIGINT,
-    )
-    .unwrap();
+    signal(&process, Signal::SIGINT);
     std::fs::write(plan.folder.path().join("go"), "").unwrap();
     let code = process.wait().unwrap().code();
     assert!(matches!(code, Some(0 | 3)), "{code:?}");
@@ -338,8 +333,7 @@ fn a_run_that_failed_before_ctrl_c_is_no_stopped_one() {
         ["server-1", "server-2"].map(|name| plan.path(&format!("runs/01-run/logs/{name}.log")));
     let is_ending = |log| std::fs::read_to_string(log).is_ok_and(|log| log.contains("\nending\n"));
     until("the end of the run", || logs.iter().any(is_ending));
-    let pid = Pid::from_raw(process.id().try_into().unwrap());
-    kill(pid, Signal::SIGINT).unwrap();
+    signal(&process, Signal::SIGINT);
     std::fs::write(folder.join("go"), "").unwrap();
     assert_eq!(process.wait_with_output().unwrap().status.code(), Some(1));
     assert_eq!(plan.states(), [RunState::Failed]);
@@ -363,4 +357,5 @@ fn a_stopped_run_says_that_the_disk_was_full() {
     let file = plan.run_file("01-run").unwrap();
     assert_eq!(file.state, RunState::Stopped);
     assert_says(&file.error.unwrap_or_default(), "File too large");
+    assert!(rows.exists() && !rows.with_file_name("requests.csv").exists());
 }

@@ -1,10 +1,10 @@
 //! What a run needs is started, fails when it is to, and nothing of it is left.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::support::assert_says;
 use crate::support::generator::sim;
-use crate::support::process::{PROGRAM, queuescope};
+use crate::support::process::{PROGRAM, lines_of, queuescope};
 use crate::support::router::{Which, free_port};
 use crate::support::wire::PATIENCE;
 
@@ -75,6 +75,15 @@ async fn one_that_hears_no_sigterm_is_killed() {
     assert_nothing_is_left(folder.path(), &hosts);
 }
 
+/// A keeper of this script, and the folder in /proc of the process that the script names.
+fn kept(script: &str) -> (Child, PathBuf) {
+    let mut keeper = queuescope(&["end-with-parent", "--", "sh", "-c", script]);
+    keeper.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut keeper = keeper.spawn().unwrap();
+    let named = lines_of(keeper.stderr.take().unwrap()).recv().unwrap();
+    (keeper, Path::new("/proc").join(named))
+}
+
 #[test]
 fn a_keeper_ends_as_what_it_keeps_when_nothing_of_its_group_is_left() {
     for (end, script, status) in [
@@ -87,13 +96,8 @@ fn a_keeper_ends_as_what_it_keeps_when_nothing_of_its_group_is_left() {
         ),
         ("its parent", "sleep 1000 & echo $!; wait", (None, Some(15))),
     ] {
-        let mut keeper = queuescope(&["end-with-parent", "--", "sh", "-c", script]);
-        keeper.stdin(Stdio::piped()).stderr(Stdio::piped());
-        let mut keeper = keeper.spawn().unwrap();
+        let (mut keeper, other) = kept(script);
         let mut signals = keeper.stdin.take();
-        let mut said = String::new();
-        let mut log = BufReader::new(keeper.stderr.take().unwrap());
-        log.read_line(&mut said).unwrap();
         match end {
             "a signal" => signals.as_mut().unwrap().write_all(&[9]).unwrap(),
             "its parent" => drop(signals.take()),
@@ -101,28 +105,16 @@ fn a_keeper_ends_as_what_it_keeps_when_nothing_of_its_group_is_left() {
         }
         let ended = keeper.wait().unwrap();
         assert_eq!((ended.code(), ended.signal()), status, "{end}");
-        let other = format!("/proc/{}", said.trim());
-        assert!(!Path::new(&other).exists(), "{end}: {other}");
+        assert!(!other.exists(), "{end}: {other:?}");
     }
 }
 
 #[test]
 fn what_is_kept_ends_with_a_keeper_that_is_killed() {
-    let mut keeper = queuescope(&[
-        "end-with-parent",
-        "--",
-        "sh",
-        "-c",
-        "echo $$; exec sleep 1000",
-    ]);
-    keeper.stdin(Stdio::piped()).stderr(Stdio::piped());
-    let mut keeper = keeper.spawn().unwrap();
-    let mut said = String::new();
-    let mut log = BufReader::new(keeper.stderr.take().unwrap());
-    log.read_line(&mut said).unwrap();
+    let (mut keeper, process) = kept("echo $$; exec sleep 1000");
     keeper.kill().unwrap();
     keeper.wait().unwrap();
-    let status = format!("/proc/{}/status", said.trim());
+    let status = process.join("status");
     // It was killed before the command began.
     let orphan = queuescope(&["end-with-parent", "--kept-by", "1", "--", "true"]).status();
     assert_eq!(orphan.unwrap().code(), Some(137));

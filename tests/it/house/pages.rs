@@ -128,7 +128,7 @@ const OTHERS: [&str; 13] = [
 ];
 
 /// Where users read, and how such a file's name ends. The glossary says what others call the two.
-const READ: [(&str, &[&str]); 12] = [
+const READ: [(&str, &[&str]); 9] = [
     (".", &["README.md", "config.toml"]),
     ("docs", &[".md"]),
     ("grafana/panels", &[".py"]),
@@ -138,9 +138,6 @@ const READ: [(&str, &[&str]); 12] = [
     ("tests/data/golden/report", &[".txt", ".md"]),
     ("tests/data/golden", &[".txt"]),
     ("tests/data/config", &["help.txt"]),
-    ("tests/data/experiment", &[".help.txt"]),
-    ("tests/data/traffic", &["help.txt"]),
-    ("tests/data/sim", &["help.txt"]),
 ];
 
 /// A text in one line, as it is read: without breaks, nor between the pieces of a literal.

@@ -5,7 +5,7 @@ use queuescope::telemetry::otlp::settings::{Protocol, UpstreamFlag};
 
 use crate::support::collector::{CLIENT, Collector, INTERNAL, SERVER, Span, one};
 use crate::support::generator::sim;
-use crate::support::proxy::{Front, Row, worker, workers};
+use crate::support::proxy::{Front, nanos, worker, workers};
 use crate::support::router::free_port;
 use crate::support::upstream::Upstream;
 use crate::support::wire::{Client, until};
@@ -14,12 +14,6 @@ use super::{export_to, url};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
-
-/// Epoch nanoseconds of a time column.
-fn nanos(row: &Row, column: &str) -> u64 {
-    let (seconds, rest) = row[column].split_once('.').unwrap();
-    format!("{seconds}{rest}").parse().unwrap()
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_through_a_hop_is_a_tree_that_agrees_with_its_row_by_grpc_and_by_http() {
@@ -43,16 +37,17 @@ async fn a_request_through_a_hop_is_a_tree_that_agrees_with_its_row_by_grpc_and_
 
         let request = one(&spans, "POST /generate", SERVER);
         assert_eq!(request.parent, PARENT);
-        let times = ["arrival_time", "end_time"].map(|column| nanos(&row, column));
+        let at = |column| nanos(&row, column).cast_unsigned();
+        let times = ["arrival_time", "end_time"].map(at);
         assert_eq!([request.start, request.end], times);
         // How each column is shown, `golden.rs` has in full.
         assert_eq!(request.attributes["gen_ai.response.id"], row["engine_id"]);
         let sent = one(&spans, "POST /generate", CLIENT);
         assert_eq!((&sent.parent, &sent.id), (&request.id, &row["span_id"]));
-        assert_eq!(sent.start, nanos(&row, "forwarded_time"));
+        assert_eq!(sent.start, at("forwarded_time"));
         let attempt = one(&spans, "hop", CLIENT);
         assert_eq!(attempt.parent, sent.id);
-        assert_eq!(attempt.start, nanos(&row, "router_send_time"));
+        assert_eq!(attempt.start, at("router_send_time"));
         assert_eq!(attempt.attributes["queuescope.worker"], "w0");
         // What the server was told as the parent of its own spans.
         let told = server.served()[0].traceparent.clone().unwrap();
@@ -66,7 +61,7 @@ async fn a_request_through_a_hop_is_a_tree_that_agrees_with_its_row_by_grpc_and_
             assert_eq!(&stage.parent, parent, "{stage:?}");
         }
         let decode = one(&spans, "decode", INTERNAL);
-        assert_eq!(decode.end, nanos(&row, "finish_time"));
+        assert_eq!(decode.end, at("finish_time"));
         for span in &spans {
             let of = (span.trace.as_str(), span.service.as_str());
             assert_eq!(of, (TRACE, "front of the test"));

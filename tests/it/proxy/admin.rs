@@ -204,8 +204,7 @@ async fn every_answer_is_as_ever() {
     let server = Upstream::start(move |n, _| {
         manual.advance(Duration::from_millis(40));
         let status = ["200 OK", "500 Internal Server Error"][n];
-        let answer = String::from_utf8(json_response("{\"text\":\"a\"}")).unwrap();
-        vec![Step::Send(answer.replace("200 OK", status).into_bytes())]
+        vec![Step::Send(wire::answer(status, "{\"text\":\"a\"}"))]
     })
     .await;
     let config = Config {

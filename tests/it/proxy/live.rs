@@ -189,8 +189,7 @@ async fn hostile_names_are_strings_and_long_ones_are_cut() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_prompt_and_no_answer_is_shown() {
     let refusal = r#"{"error":{"message":"cannot read ['my-MARKER-prompt']","code":400}}"#;
-    let refused = String::from_utf8(json_response(refusal)).unwrap();
-    let refused = refused.replace("200 OK", "400 Bad Request").into_bytes();
+    let refused = wire::answer("400 Bad Request", refusal);
     let error = chunk(format!("data: {refusal}\n\n"));
     let told = json_response(r#"{"text":"MARKER","meta_info":{"id":"e"}}"#);
     let streamed = [stream_head(), error, chunk("")].concat();

@@ -92,7 +92,7 @@ async fn without_file_descriptors_it_says_so_and_goes_on() {
     }
     let limit = "this process may have 64 files open";
     let said = process.says("cannot accept a connection: Too many open files");
-    assert!(said.contains(limit) && said.contains("max_connections"));
+    assert!(said.contains(limit) && said.contains("ulimit -n") && said.contains("max_connections"));
     let answer = first.ask("/generate", "", b"{}").await;
     assert_eq!(answer.status(), 500);
     assert_eq!(answer.json()["error"]["type"], "proxy_error");
@@ -217,8 +217,9 @@ fn said(config: &str, line: &str) -> String {
     let mut command = queuescope(&line.split_whitespace().collect::<Vec<_>>());
     command.current_dir(folder.path());
     let done = run(command);
-    assert!(!done.err.contains("panicked") && !done.err.contains("HIDE"));
-    format!("exit {}\n{}{}", done.code.unwrap(), done.out, done.err)
+    let said = done.out + &done.err;
+    assert!(!said.contains("panicked") && !said.contains("HIDE"));
+    format!("exit {}\n{said}", done.code.unwrap())
 }
 
 /// Holds a file of cases to what is said; `UPDATE_DOCS` writes it anew.
@@ -243,7 +244,7 @@ fn configs_right_and_wrong_are_told_as_ever() {
 }
 
 #[test]
-fn the_help_is_as_ever() {
+fn helps_and_plans_are_as_ever() {
     golden("tests/data/config/help.txt");
 }
 

@@ -67,12 +67,9 @@ async fn workers_come_move_and_go() {
     reloads("w", hop, &one, "worker w on");
     // Before its first request.
     let told = get(process.admin, "/metrics").await.text();
-    let its = told
-        .lines()
-        .filter(|line| line.contains("worker=\"w\"") && line.ends_with("} 0"));
-    assert!(
-        its.into_iter()
-            .any(|line| line.starts_with("queuescope_attempts_total{"))
+    assert_says(
+        &told,
+        "queuescope_attempts_total{outcome=\"ok\",worker=\"w\"} 0\n",
     );
     let mut kept = Client::connect(hop).await;
     assert_eq!(is(&mut kept).await, (1, false));

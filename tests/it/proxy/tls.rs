@@ -118,11 +118,8 @@ async fn http_1_1_and_2_go_through_tls_as_in_the_clear_and_nothing_else_does() {
         let of_new = new.post("/generate", &sent).await.answer().await;
         assert_eq!((of_old.status(), of_new.status), (200, 200));
         assert!(of_old.body == body.as_bytes() && of_new.body == of_old.body);
-        assert!(
-            upstream.seen()[2 * n..]
-                .iter()
-                .all(|seen| seen.body == sent)
-        );
+        let mut both = upstream.seen().into_iter().skip(2 * n);
+        assert!(both.all(|seen| seen.body == sent));
     }
     assert!(handshake(&certificate.der, &["h3"]).await.is_err());
     // Plain HTTP is no handshake, and one who trusts another goes away.
@@ -231,15 +228,6 @@ fn https(host: &str, addr: SocketAddr) -> Address {
     Address::parse(&format!("https://{host}:{}", addr.port())).unwrap()
 }
 
-/// A front before `https://host:port`, which trusts `ca`.
-async fn front(host: &str, addr: SocketAddr, ca: Option<&Authority>) -> Front {
-    let change = |config: &mut Config| {
-        config.upstream = vec![https(host, addr)];
-        config.rules.upstream_ca = ca.map(Authority::file);
-    };
-    Front::with(&[], change).await
-}
-
 /// An upstream of the front, and the server of a hop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_a_right_certificate_serves() {
@@ -308,7 +296,11 @@ async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
         (named_else.addr, Some(&ca), "not valid for name"),
         (plain.addr, Some(&ca), "corrupt message"),
     ] {
-        let front = front("localhost", face, trusted).await;
+        let front = Front::with(&[], |config| {
+            config.upstream = vec![https("localhost", face)];
+            config.rules.upstream_ca = trusted.map(Authority::file);
+        })
+        .await;
         let response = front.ask("/generate", "", b"{}").await;
         assert_eq!(response.status(), 502);
         let error = &response.json()["error"];

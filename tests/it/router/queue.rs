@@ -3,6 +3,7 @@
 
 use queuescope::clock::Stamp;
 use queuescope::request::{Outcome, Period, Row};
+use queuescope::stats::Summary;
 use queuescope::traffic::Run;
 
 use super::{Stack, traffic};
@@ -35,11 +36,6 @@ fn seconds(records: &[Row], of: impl Fn(&Row) -> Option<i64>) -> Vec<f64> {
 
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// What a request waits when it finds so many before it and one leaves every so often: Little's law for a queue in
@@ -87,7 +83,9 @@ async fn the_limit_decides_whether_router_or_server_is_waited_in() {
     assert!(in_server < mean(&waits) / 20.0, "it had room: {in_server}");
 
     let in_router = |row: &Row| row.timeline.nanos(Period::QUEUE_IN_ROUTER);
-    let held = median(seconds(&unlimited.rows, in_router));
+    let held = Summary::of(seconds(&unlimited.rows, in_router))
+        .unwrap()
+        .p50;
     let queued = lawful(&unlimited, Period::PURE_QUEUE);
     assert!(held < mean(&queued) / 20.0, "the router held: {held}");
 }

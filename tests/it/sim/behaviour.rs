@@ -12,11 +12,11 @@ use super::{
     START, asked, fast, golden, infos, meta, metric, ms, on_manual_clock, sent, shapes, slow,
     until_load, until_served, with,
 };
+use crate::support::admin::ask;
 use crate::support::assert_says;
-use crate::support::http::{Connection, exchange};
 use crate::support::process::{Done, queuescope, run};
 use crate::support::recordings::named;
-use crate::support::wire::until_async;
+use crate::support::wire::{Client, until_async};
 
 const STREAM_OF_3: &str =
     r#"{"text":"a b c d e","sampling_params":{"max_new_tokens":3},"stream":true,"rid":"r-3"}"#;
@@ -31,7 +31,7 @@ async fn a_request_tells_how_long_it_waited_in_the_engines_own_time() {
     }
     // Picked up at 5, when the first's prefill ended; that one ends at 25, after two steps.
     manual.set(ms(500));
-    let response = clients[1].response().await.unwrap();
+    let response = clients[1].response().await;
     let last = &response.chunks[2];
     for (key, at) in [
         ("request_received_ts", 3),
@@ -62,7 +62,7 @@ async fn a_client_that_goes_frees_its_slot() {
             r#"{{"text":"a b","prompt":"a b","messages":[{{"content":"a b"}}],"max_tokens":9,
             "sampling_params":{{"max_new_tokens":9}},"stream":{stream},"rid":"gone"}}"#
         );
-        let gone = sent(&sim, path, &[], &body, (1, 0)).await;
+        let gone = sent(&sim, path, "", &body, (1, 0)).await;
         let mut next = asked(&sim, STREAM_OF_3, (1, 1)).await;
         drop(gone);
         until_load(sim.addr(), 0, 1).await;
@@ -70,7 +70,7 @@ async fn a_client_that_goes_frees_its_slot() {
         manual.set(ms(2));
         until_load(sim.addr(), 1, 0).await;
         manual.set(ms(27));
-        assert_eq!(next.response().await.unwrap().chunks.len(), 4);
+        assert_eq!(next.response().await.chunks.len(), 4);
         until_served(&sim, 2).await;
         let are_finished = [0, 1].map(|place: usize| sim.served()[place].is_finished);
         assert_eq!(are_finished, [false, true], "{path}");
@@ -79,11 +79,11 @@ async fn a_client_that_goes_frees_its_slot() {
 
 #[tokio::test]
 async fn cumulative_events_grow_and_incremental_ones_join_up_to_the_same() {
-    let body = br#"{"text":"a","sampling_params":{"max_new_tokens":60},"stream":true}"#;
+    let body = r#"{"text":"a","sampling_params":{"max_new_tokens":60},"stream":true}"#;
     let events = async |incremental: bool| -> Vec<Value> {
         let config = with(fast(), |config| config.incremental = incremental);
         let sim = Sim::start(config, Clock::system()).unwrap();
-        let response = exchange(sim.addr(), "POST", "/generate", body).await;
+        let response = ask(sim.addr(), "POST", "/generate", "", body).await;
         let data = response.chunks.iter().take(60).map(|chunk| &chunk[6..]);
         data.map(|json| serde_json::from_slice(json).unwrap())
             .collect()
@@ -108,13 +108,13 @@ async fn idle_connections_are_closed_but_not_those_that_wait_for_an_answer() {
     let body = r#"{"text":"a","sampling_params":{"max_new_tokens":1}}"#;
     let mut waiting = asked(&sim, body, (1, 0)).await;
     for _ in 0..3 {
-        let mut idle = Connection::open(sim.addr()).await;
-        idle.send("GET", "/health", &[], b"").await;
-        assert_eq!(idle.response().await.unwrap().status(), 200);
-        assert_eq!(idle.rest().await, b"", "closed without a word");
+        let mut idle = Client::connect(sim.addr()).await;
+        idle.send("GET /health HTTP/1.1\r\nhost: h\r\n\r\n").await;
+        assert_eq!(idle.response().await.status(), 200);
+        assert!(idle.is_closed().await, "without a word");
     }
     manual.set(ms(1));
-    assert_eq!(waiting.response().await.unwrap().status(), 200);
+    assert_eq!(waiting.response().await.status(), 200);
 }
 
 #[tokio::test]
@@ -122,14 +122,13 @@ async fn a_shutdown_cuts_streams_and_neither_a_wrong_abort_nor_a_flush_does() {
     let (sim, manual) = on_manual_clock(slow());
     let addr = sim.addr();
     let mut client = asked(&sim, STREAM_OF_3, (1, 0)).await;
-    client.head().await;
     manual.set(ms(5));
     assert!(client.chunk().await.unwrap().is_some());
     for (method, path, status) in [
         ("POST", "/abort_request", 400),
         ("GET", "/flush_cache", 400),
     ] {
-        let refused = exchange(addr, method, path, b"no").await;
+        let refused = ask(addr, method, path, "", "no").await;
         assert_eq!(refused.status(), status, "{method} {path}");
     }
     until_load(addr, 1, 0).await;
@@ -143,7 +142,7 @@ async fn a_shutdown_cuts_streams_and_neither_a_wrong_abort_nor_a_flush_does() {
 
 async fn generate(sim: &Sim, text: &str) -> Value {
     let body = json!({"text": text, "sampling_params": {"max_new_tokens": 2}}).to_string();
-    let reply = exchange(sim.addr(), "POST", "/generate", body.as_bytes()).await;
+    let reply = ask(sim.addr(), "POST", "/generate", "", &body).await;
     reply.json()["meta_info"].take()
 }
 
@@ -166,7 +165,7 @@ async fn the_next_turn_of_a_conversation_prefills_only_what_is_new() {
         "return_meta_info": true,
     })
     .to_string();
-    let reply = exchange(sim.addr(), "POST", "/v1/chat/completions", chat.as_bytes());
+    let reply = ask(sim.addr(), "POST", "/v1/chat/completions", "", &chat);
     let reply = reply.await.json();
     let second = &reply["choices"][0]["meta_info"];
     let details = json!({"device": 9, "host": 0});
@@ -176,7 +175,7 @@ async fn the_next_turn_of_a_conversation_prefills_only_what_is_new() {
     assert!((metric(&sim, "cache_hit_rate").await - 9.0 / 13.0).abs() < 1e-9);
     assert_eq!(metric(&sim, "kv_evictable_tokens").await, 13.0);
 
-    let flushed = exchange(sim.addr(), "POST", "/flush_cache", b"").await;
+    let flushed = ask(sim.addr(), "POST", "/flush_cache", "", "").await;
     assert_eq!(flushed.status(), 200);
     assert_eq!(metric(&sim, "kv_evictable_tokens").await, 0.0);
     let again = generate(&sim, "you are kind and brief what is a queue").await;
@@ -198,13 +197,13 @@ async fn a_retraction_is_told_as_recorded() {
     let mut clients = Vec::new();
     for (place, number) in (1..=2).enumerate() {
         let parent = golden::parent_of(number);
-        clients.push(sent(sim, "/generate", &[&parent], &body, (1, place)).await);
+        clients.push(sent(sim, "/generate", &parent, &body, (1, place)).await);
     }
     manual.set(ms(300));
     until_load(sim.addr(), 1, 1).await;
     manual.set(ms(10_000));
-    clients[0].response().await.unwrap();
-    let response = clients[1].response().await.unwrap();
+    clients[0].response().await;
+    let response = clients[1].response().await;
     let recorded = String::from_utf8(named("retract/07").body()).unwrap();
     assert_eq!(shapes(&response.text()), shapes(&recorded));
     let told = infos(&response);
@@ -234,7 +233,6 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     for [flag, value] in [
-        ["--prefill-tokens-per-s", "-5"],
         ["--prefill-tokens-per-s", "0"],
         ["--decode-step-ms", "-1"],
         ["--decode-step-ms", "NaN"],

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::fast;
 use crate::generations::{TABLE, shown};
-use crate::support::http::exchange;
+use crate::support::admin::{ask, get};
 use crate::support::observed::{begun, in_pieces};
 
 /// Floats of epoch seconds resolve 0.24 µs; a moment is put together of up to three.
@@ -40,8 +40,7 @@ const BODIES: [(Dialect, [&str; 2]); 13] = [
 async fn observed(sim: &Sim, stream: bool) -> Row {
     let sampling = json!({"max_new_tokens": 8});
     let body = json!({"text": "one two", "sampling_params": sampling, "stream": stream});
-    let body = body.to_string();
-    let reply = exchange(sim.addr(), "POST", "/generate", body.as_bytes()).await;
+    let reply = ask(sim.addr(), "POST", "/generate", "", &body.to_string()).await;
     let observer = begun(Endpoint::Generate, &reply.header("content-type").unwrap());
     let pieces = reply.chunks.iter().map(|chunk| (0, chunk));
     let rows = in_pieces(observer, pieces, End::Complete);
@@ -85,9 +84,7 @@ async fn each_dialect_is_read_as_its_generation_and_gives_its_moments() {
             // A wait of no time is told by nobody.
             config.profile.schedule_ms = 0.35;
             let sim = Sim::start(config, Clock::system()).unwrap();
-            let info = exchange(sim.addr(), "GET", "/server_info", b"")
-                .await
-                .text();
+            let info = get(sim.addr(), "/server_info").await.text();
             let version = dialect.to_possible_value().unwrap();
             let version = format!("\"version\":\"{}\"", version.get_name());
             let is_told = info.contains(&version) || name.starts_with("fork");

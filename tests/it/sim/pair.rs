@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::shapes;
 use super::told::{Told, above, kind_of_name};
 use super::{fast, infos, metric, with};
+use crate::support::admin::ask;
 use crate::support::assert_says;
-use crate::support::http::{Connection, exchange};
 use crate::support::pair::{self, Leg};
-use crate::support::wire::{Reader, until, until_async};
+use crate::support::wire::{Client, Reader, until, until_async};
 
 struct Pair {
     prefill: Told,
@@ -36,7 +36,7 @@ impl Pair {
     }
 
     /// Sends both legs of a request; gives their connections: prefill's, decode's.
-    async fn send(&self, room: u64, tokens: u32) -> [Connection; 2] {
+    async fn send(&self, room: u64, tokens: u32) -> [Client; 2] {
         let body = json!({
             "text": "once upon a time the quick brown fox", "stream": true,
             "sampling_params": { "max_new_tokens": tokens }, "bootstrap_room": room,
@@ -45,7 +45,7 @@ impl Pair {
     }
 
     /// The same with these bodies, but for where the servers meet.
-    async fn send_to(&self, path: &str, prefill: &Value, decode: &Value) -> [Connection; 2] {
+    async fn send_to(&self, path: &str, prefill: &Value, decode: &Value) -> [Client; 2] {
         let port = self.prefill.sim.bootstrap_addr().unwrap().port();
         let mut legs = Vec::new();
         for (server, body) in [(&self.prefill, prefill), (&self.decode, decode)] {
@@ -53,10 +53,10 @@ impl Pair {
             let sequences = body["bootstrap_room"].as_array().map_or(1, Vec::len);
             body["bootstrap_host"] = vec!["127.0.0.1"; sequences].into();
             body["bootstrap_port"] = vec![port; sequences].into();
-            let mut leg = Connection::open(server.sim.addr()).await;
-            let parent = "traceparent: 00-0000000000000003748d69dd0a867229-00f067aa0ba902b7-01";
+            let mut leg = Client::connect(server.sim.addr()).await;
+            let parent = "traceparent: 00-0000000000000003748d69dd0a867229-00f067aa0ba902b7-01\r\n";
             let body = body.to_string();
-            leg.send("POST", path, &[parent], body.as_bytes()).await;
+            leg.post(path, parent, body.as_bytes()).await;
             legs.push(leg);
         }
         legs.try_into().unwrap_or_else(|_| unreachable!())
@@ -83,8 +83,8 @@ fn recorded_spans(role: &str) -> Vec<Value> {
 }
 
 /// The `meta_info` of each event.
-async fn events(leg: &mut Connection) -> Vec<Value> {
-    infos(&leg.response().await.unwrap())
+async fn events(leg: &mut Client) -> Vec<Value> {
+    infos(&leg.response().await)
 }
 
 fn seconds(meta_info: &Value, name: &str) -> f64 {
@@ -176,7 +176,7 @@ async fn replies_have_the_shape_of_recorded_ones() {
         let [prefill, decode] = &bodies;
         let legs = pair.send_to(&dispatch.path, prefill, decode).await;
         for (mut leg, recorded) in legs.into_iter().zip(recorded) {
-            let reply = leg.response().await.unwrap().text();
+            let reply = leg.response().await.text();
             let (ours, theirs) = (shapes(&reply), self::recorded(recorded));
             let is_alike = match dispatch.rooms.len() {
                 // The router broke one off.
@@ -228,7 +228,7 @@ async fn without_a_room_it_is_refused_and_a_client_that_leaves_ends_the_wait_for
         (&pair.prefill, r#"{"text":"a"}"#),
         (&pair.decode, one_of_two),
     ] {
-        let refused = exchange(server.sim.addr(), "POST", "/generate", body.as_bytes()).await;
+        let refused = ask(server.sim.addr(), "POST", "/generate", "", body).await;
         assert_eq!(refused.status(), 400);
         assert_says(&refused.text(), "bootstrap_room");
     }
@@ -240,8 +240,8 @@ async fn without_a_room_it_is_refused_and_a_client_that_leaves_ends_the_wait_for
         let body = json!({ "text": "a b", "stream": true, "bootstrap_host": "127.0.0.1", "bootstrap_port": 1,
             "bootstrap_room": room });
         let body = body.to_string();
-        let mut leg = Connection::open(prefill.sim.addr()).await;
-        leg.send("POST", "/generate", &[], body.as_bytes()).await;
+        let mut leg = Client::connect(prefill.sim.addr()).await;
+        leg.post("/generate", "", body.as_bytes()).await;
         legs.push(leg);
     }
     until_async("both wait", async || waiting().await == 2.0).await;

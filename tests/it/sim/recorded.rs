@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::shapes;
 use super::{asked, fast, on_manual_clock, sent, slow, with};
-use crate::support::http::exchange;
+use crate::support::admin::{ask, get};
 use crate::support::recordings::{Recording, named};
 use crate::support::wire::{Response, headers};
 
@@ -24,6 +24,7 @@ const SAME: [&str; 5] = [
 fn same(recording: &Recording, response: &Response) {
     let case = &recording.case;
     assert_eq!(response.status(), recording.status, "{case}");
+    assert!(response.whole, "{case}");
     assert_eq!(
         comparable(&headers(&response.head)),
         comparable(&recording.headers),
@@ -106,9 +107,9 @@ async fn replies_have_the_recorded_shape() {
                 false => Clock::system(),
             };
             let sim = Sim::start(config.clone(), clock).unwrap();
-            let body = recording.request_body.as_slice();
+            let body = std::str::from_utf8(&recording.request_body).unwrap();
             let method = if body.is_empty() { "GET" } else { "POST" };
-            let response = exchange(sim.addr(), method, &recording.path, body).await;
+            let response = ask(sim.addr(), method, &recording.path, "", body).await;
             same(&recording, &response);
         }
     }
@@ -128,9 +129,9 @@ async fn a_full_queue_has_the_recorded_shape() {
     // The scheduler rejects when it comes round: after the prefill, then after each step.
     let rejected = async |path: &str, body: &[u8], round: i64| {
         let body = std::str::from_utf8(body).unwrap();
-        let mut client = sent(&sim, path, &[], body, (1, 2)).await;
+        let mut client = sent(&sim, path, "", body, (1, 2)).await;
         manual.set(super::ms(round));
-        client.response().await.unwrap()
+        client.response().await
     };
     for (case, round) in [("queuefull_stream/07", 3), ("queuefull_nostream/09", 13)] {
         let recording = named(case);
@@ -151,26 +152,26 @@ async fn generate_sends_its_head_before_the_first_token_and_openai_only_with_it(
     let body = r#"{"text":"a","prompt":"a","sampling_params":{"max_new_tokens":1},"max_tokens":1,"stream":true}"#;
     let mut generate = asked(&sim, body, (1, 0)).await;
     assert_eq!(generate.head().await.status(), 200);
-    let mut openai = sent(&sim, "/v1/completions", &[], body, (1, 1)).await;
+    let mut openai = sent(&sim, "/v1/completions", "", body, (1, 1)).await;
     let head = tokio::time::timeout(std::time::Duration::from_millis(20), openai.head());
     assert!(head.await.is_err(), "no head while it waits");
     manual.set(super::ms(1_000));
-    assert_eq!(openai.response().await.unwrap().status(), 200);
+    assert_eq!(openai.response().await.status(), 200);
     assert!(generate.chunk().await.unwrap().is_some());
 }
 
 #[tokio::test]
 async fn what_it_tells_of_itself_are_fields_and_metrics_of_the_recordings() {
     let sim = Sim::start(fast(), Clock::system()).unwrap();
-    let body = br#"{"text":"a b","sampling_params":{"max_new_tokens":3}}"#;
-    exchange(sim.addr(), "POST", "/generate", body).await;
+    let body = r#"{"text":"a b","sampling_params":{"max_new_tokens":3}}"#;
+    ask(sim.addr(), "POST", "/generate", "", body).await;
     for (path, case, all) in [
         ("/model_info", "info_model_info", false),
         ("/server_info", "info_server_info", false),
         ("/v1/loads", "info_v1_loads", false),
         ("/v1/models", "info_v1_models", true),
     ] {
-        let ours = exchange(sim.addr(), "GET", path, b"").await.json();
+        let ours = get(sim.addr(), path).await.json();
         let theirs: Value = serde_json::from_slice(&named(case).body()).unwrap();
         let known = within(&ours, &theirs);
         assert!(known.is_ok(), "{path}: {known:?}");
@@ -182,14 +183,14 @@ async fn what_it_tells_of_itself_are_fields_and_metrics_of_the_recordings() {
         types.map(str::to_owned).collect()
     };
     let theirs = String::from_utf8(named("info_metrics").body()).unwrap();
-    let ours = exchange(sim.addr(), "GET", "/metrics", b"").await.text();
+    let ours = get(sim.addr(), "/metrics").await.text();
     assert!(families(&ours).len() >= 10);
     for family in families(&ours) {
         assert!(families(&theirs).contains(&family), "{family}");
     }
     let silent = with(fast(), |config| config.metrics = false);
     let sim = Sim::start(silent, Clock::system()).unwrap();
-    let metrics = exchange(sim.addr(), "GET", "/metrics", b"").await;
+    let metrics = get(sim.addr(), "/metrics").await;
     assert_eq!(metrics.status(), 404);
 }
 

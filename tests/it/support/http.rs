@@ -1,4 +1,4 @@
-//! HTTP/1.1 by hand: a client that sees the chunks as they were framed.
+//! HTTP/1.1 by hand: a client that takes a response chunk by chunk, as it was framed.
 
 use std::net::SocketAddr;
 
@@ -6,9 +6,9 @@ use tokio::io::AsyncReadExt;
 
 use super::wire::{Client, Reader, Response};
 
-/// A connection that is used for one request after another.
+/// A connection that is used for one request after another; only the first one's response can be taken in pieces.
 pub struct Connection {
-    client: Client,
+    pub client: Client,
     reader: Reader,
     /// Pieces of the body that were given out.
     given: usize,
@@ -23,29 +23,8 @@ impl Connection {
         }
     }
 
-    /// Sends a request with `body` and these further headers, given as whole lines without line ends.
-    pub async fn send(&mut self, method: &str, path: &str, headers: &[&str], body: &[u8]) {
-        let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
-        let length = body.len();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: test\r\n{headers}content-length: {length}\r\n\r\n"
-        );
-        self.write(&[head.as_bytes(), body].concat()).await;
-    }
-
-    /// Sends bytes as they are.
-    pub async fn write(&mut self, bytes: &[u8]) {
-        self.client.send(bytes).await;
-    }
-
-    /// Reads everything up to the peer's close or reset.
-    pub async fn rest(&mut self) -> Vec<u8> {
-        self.client.read_to_close().await
-    }
-
-    /// Reads the head of the next response.
+    /// Reads the head of the response.
     pub async fn head(&mut self) -> Response {
-        (self.reader, self.given) = (Reader::default(), 0);
         while self.reader.head.is_none() {
             self.more().await.unwrap();
         }
@@ -72,15 +51,10 @@ impl Connection {
     }
 
     /// Reads a whole response.
-    ///
-    /// # Errors
-    /// The connection ended before the body did.
-    pub async fn response(&mut self) -> Result<Response, String> {
-        self.head().await;
-        while !self.reader.is_whole(usize::MAX) {
-            self.more().await?;
-        }
-        Ok(self.reader.response())
+    pub async fn response(&mut self) -> Response {
+        let response = self.client.response().await;
+        assert!(response.whole, "cut short: {response:?}");
+        response
     }
 
     async fn more(&mut self) -> Result<(), String> {
@@ -92,11 +66,4 @@ impl Connection {
         }
         Ok(())
     }
-}
-
-/// One request on a connection of its own, answered whole.
-pub async fn exchange(addr: SocketAddr, method: &str, path: &str, body: &[u8]) -> Response {
-    let mut connection = Connection::open(addr).await;
-    connection.send(method, path, &[], body).await;
-    connection.response().await.unwrap()
 }

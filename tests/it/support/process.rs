@@ -103,7 +103,7 @@ impl Process {
     }
 
     pub fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+        self::signal(&self.child, signal);
     }
 
     /// Waits until it says this; gives the line.
@@ -141,6 +141,11 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Sends a signal to a process.
+pub fn signal(process: &Child, signal: Signal) {
+    kill(Pid::from_raw(process.id().cast_signed()), signal).unwrap();
 }
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_queuescope");

@@ -276,6 +276,13 @@ pub fn number(row: &Row, column: &str) -> f64 {
     number.unwrap_or_else(|_| panic!("{column}: {row:?}"))
 }
 
+/// A time or duration in nanoseconds.
+#[track_caller]
+pub fn nanos(row: &Row, column: &str) -> i64 {
+    let digits = row[column].replace('.', "").parse();
+    digits.unwrap_or_else(|_| panic!("{column}: {row:?}"))
+}
+
 /// Fails unless a row's outcome is this and its error holds `piece`.
 #[track_caller]
 pub fn assert_outcome(row: &Row, outcome: &str, piece: &str) {

@@ -329,11 +329,13 @@ pub fn post_chunked(path: &str, body: &[u8], size: usize) -> Vec<u8> {
 
 /// A whole response with a JSON body.
 pub fn json_response(body: &str) -> Vec<u8> {
-    let length = body.len();
-    format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-    )
-    .into_bytes()
+    answer("200 OK", body)
+}
+
+/// The same with another status.
+pub fn answer(status: &str, body: &str) -> Vec<u8> {
+    let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json");
+    format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
 /// The head of an SSE stream.

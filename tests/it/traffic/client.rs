@@ -9,7 +9,6 @@ use queuescope::traffic::client::{Client, Job};
 use super::*;
 use crate::support::proxy::Front;
 use crate::support::tls::Authority;
-use crate::support::upstream::{LEFT, leaving};
 use crate::support::{assert_says, table};
 
 const ONE: [&str; 2] = ["--num-prompts", "1"];
@@ -188,17 +187,6 @@ async fn each_answer_is_a_row_of_its_outcome() {
             assert!(row.elapsed >= Some(990_000_000), "{:?}", row.elapsed);
         }
     }
-}
-
-#[tokio::test]
-async fn nobody_there_within_a_run_is_a_row() {
-    let run = sent(leaving().await, LEFT).await;
-    let mut rows = run.rows.iter();
-    let row = rows.find(|row| row.outcome() == Outcome::ConnectError);
-    let row = row.unwrap();
-    assert_says(row.error.as_deref().unwrap(), "refused");
-    let sent = row.timeline.raw(Moment::Sent);
-    assert_eq!((row.attempts, sent), (Some(0), None));
 }
 
 #[tokio::test]

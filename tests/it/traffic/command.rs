@@ -6,7 +6,7 @@ use super::*;
 use crate::support::process::run;
 use crate::support::{assert_says, files, table};
 
-pub const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
+const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
 
 /// The same by its other name.
 fn generator(addr: SocketAddr, dir: &Path, line: &str) -> Command {
@@ -74,7 +74,6 @@ const WRONG: &str = "\
 --dataset-path LINES --dataset-name custom | d.jsonl, line 2: `prompt`: invalid type: integer `1`, expected a string
 --base-url https://a:1 --ca /nowhere/ca.pem | --ca /nowhere/ca.pem: cannot be read
 --ca LINES | go with an https:// URL
---output-dir TAKEN | taken: holds requests.partial.csv already; name another folder
 --start-at 2020-01-01T00:00:00Z --request-id-prefix a --shard 1/2 --flush-cache | --start-at 2020-01-01T00:00:00Z: that was 
 --arrival trace | --arrival trace: goes with --dataset-name mooncake, azure or burstgpt
 --trace-speed 2 | --trace-speed: goes with --arrival trace
@@ -84,7 +83,6 @@ AZURE --arrival trace --rate-curve 0:1,9:9 | , and without --request-rate and --
 AZURE --arrival trace --request-rate 3 | , and without --request-rate and --rate-curve
 --dataset-name generated-shared-prefix --dataset-path x | goes with --dataset-name custom, sharegpt or a trace, not generated-shared-prefix
 --dataset-name generated-shared-prefix --gsp-num-groups 4000000 --gsp-prompts-per-group 4000000 | must be 10000000 prompts at most
-AZURE --arrival trace --num-prompts 9 | the schedule has 3 requests: lower --num-prompts, or
 AZURE.csv | azure-2024.csv.csv: No such file
 --goodput ttft:500 tpot:9 --goodput ttft:300 | --goodput: ttft must have one limit, not several";
 
@@ -96,31 +94,22 @@ async fn a_wrong_value_is_one_line_that_names_it() {
     let lines = root.path().join("d.jsonl");
     std::fs::write(&lines, "{\"prompt\":\"a\"}\n{\"prompt\":1}\n").unwrap();
     let lines = lines.to_str().unwrap();
-    let taken = root.path().join("taken");
-    std::fs::create_dir(&taken).unwrap();
-    std::fs::write(taken.join("requests.partial.csv"), "").unwrap();
     let azure = data::file("azure-2024.csv");
     let azure = format!("--dataset-name azure --dataset-path {}", azure.display());
     for [given, said] in table(WRONG) {
-        let given = given
-            .replace("LINES", lines)
-            .replace("TAKEN", taken.to_str().unwrap())
-            .replace("AZURE", &azure);
+        let given = given.replace("LINES", lines).replace("AZURE", &azure);
         let more = flags(&given);
         let said = match said.strip_prefix(':') {
             Some(wrong) => format!("{} {}:{wrong}", more[0], more[1]),
             None => said.to_owned(),
         };
-        // The flag may be given once: a base URL or folder of the case replaces ours.
+        // The flag may be given once: a base URL of the case replaces ours.
         let mut command = Command::new(GENERATOR);
-        let ours = [
-            ("--output-dir", new.to_str().unwrap()),
-            ("--base-url", &url),
-        ];
-        for (flag, value) in ours.into_iter().filter(|(flag, _)| !more.contains(flag)) {
-            command.args([flag, value]);
+        if !more.contains(&"--base-url") {
+            command.args(["--base-url", &url]);
         }
-        command.args(&more).env_remove("OPENAI_API_KEY");
+        command.arg("--output-dir").arg(&new).args(&more);
+        command.env_remove("OPENAI_API_KEY");
         let done = run_aside(command).await;
         done.assert_status(&[2]);
         let error = done.err;
@@ -259,6 +248,8 @@ async fn a_run_that_is_killed_leaves_the_rows_it_had() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!root.path().join("requests.csv").exists());
+    let begun: Value = serde_json::from_str(&read(root.path(), "begun.json")).unwrap();
+    assert!(begun["started_at"].as_f64() > Some(1.7e9), "{begun}");
     let rows = proxy::rows(&root.path().join("requests.partial.csv"));
     assert_eq!(rows.len(), 3);
     for row in &rows {
@@ -339,9 +330,7 @@ async fn a_server_that_says_them_back_is_not_repeated() {
         let key = seen.header("authorization").unwrap();
         let token = seen.header("x-token").unwrap_or_default();
         let body = format!("{{\"error\":{{\"message\":\"not taken: {key} {token}\"}}}}");
-        let head = "HTTP/1.1 401 X\r\ncontent-type: application/json\r\ncontent-length: ";
-        let answer = format!("{head}{}\r\n\r\n{body}", body.len());
-        vec![Step::Send(answer.into_bytes())]
+        vec![Step::Send(wire::answer("401 X", &body))]
     })
     .await;
     let folder = tempfile::tempdir().unwrap();

@@ -199,9 +199,7 @@ async fn figures_of_a_window_leave_its_edges_out_and_rows_hold_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_generators_own_want_of_files_is_told_as_such() {
     let said = r#"{"error":{"message":"accept: Too many open files (os error 24)"}}"#;
-    let head = "HTTP/1.1 500 X\r\ncontent-type: application/json\r\n";
-    let refused = format!("{head}content-length: {}\r\n\r\n{said}", said.len());
-    let server = Upstream::always(refused.into_bytes()).await;
+    let server = Upstream::always(wire::answer("500 X", said)).await;
     let held = Upstream::start(|_, _| vec![Step::Pause(Duration::from_secs(1)), Step::Close]).await;
     // Of 100 at once there are no files for most.
     for (addr, ulimit, is_own) in [(server.addr, "-n 1000", false), (held.addr, "-n 60", true)] {

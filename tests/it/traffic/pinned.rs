@@ -1,14 +1,12 @@
-//! What users rely on and no change may alter unseen: what is sent, the flags, the summary.
+//! What users rely on and no change may alter unseen: what is sent, and the summary. The flags: `proxy/process.rs`, with all help.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use ring::digest::{SHA256, digest};
 
-use super::command::GENERATOR;
 use super::*;
 use crate::support::docs::assert_file;
-use crate::support::process::run;
 
 /// Compares with a file of `tests/data/traffic`, or writes it.
 fn is_pinned(name: &str, found: &str) {
@@ -48,15 +46,6 @@ fn what_is_sent_of_each_data_set_stays() {
         writeln!(found, "{line} => {}", sums(&plan)).unwrap();
     }
     is_pinned("workloads.txt", &found);
-}
-
-#[test]
-fn the_flags_stay() {
-    let mut command = Command::new(GENERATOR);
-    command.arg("--help").env_remove("COLUMNS");
-    let done = run(command);
-    done.assert_status(&[0]);
-    is_pinned("help.txt", &done.out);
 }
 
 /// What a run has there depends on how long it took, and on who served it.

@@ -93,11 +93,8 @@ fn all_that_is_wrong_is_told_at_once() {
         headers_file: Some("/nowhere/headers".into()),
         ..Otlp::default()
     };
-    assert!(
-        resolved(&given, "")
-            .unwrap_err()
-            .starts_with("headers_file: ")
-    );
+    let wrong = resolved(&given, "").unwrap_err();
+    assert!(wrong.starts_with("headers_file: "), "{wrong}");
     let env = "ENDPOINT=https://key@c; PROTOCOL=http/json; TRACES_HEADERS=secret";
     let wrong = resolved(&given, env).unwrap_err();
     let names = wrong

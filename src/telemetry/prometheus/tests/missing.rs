@@ -34,15 +34,13 @@ fn the_reason_of_a_missing_queue_time_is_counted_once_per_request() {
         r.internal.missing_reason = Some(MissingReason::Incomplete);
     };
     let (generate, chat, plain) = (Endpoint::Generate, Endpoint::Chat, Endpoint::Messages);
-    let cases: [(Endpoint, bool, Change, &str); 12] = [
+    let cases: [(Endpoint, bool, Change, &str); 10] = [
         (generate, true, off, "metrics_off"),
-        (chat, false, off, "metrics_off"),
         (generate, true, too_old, "too_old"),
         (generate, false, retracted, "retracted"),
         (generate, true, encoded, "unread"),
         (generate, true, |_| (), "other"),
         (chat, true, |_| (), "openai_stream"),
-        (plain, true, |_| (), "openai_stream"),
         (chat, false, |_| (), "openai_reply"),
         (plain, false, |_| (), "openai_reply"),
         (generate, true, reported, ""),
