@@ -60,16 +60,6 @@ const MAX_LINE_BYTES: u64 = disk::MAX_LINE_BYTES as u64;
 /// is of 1973.
 const MIN_EPOCH_S: i64 = 100_000_000;
 
-impl Table {
-    /// Reads a file of rows, without those that cannot be read.
-    ///
-    /// # Errors
-    /// As [`read`].
-    pub fn read(path: &Path) -> Result<Table, Error> {
-        read(&[path.to_owned()], None, SKIPPED_COLUMNS).map(|(table, _)| table)
-    }
-}
-
 impl ReadStats {
     /// Returns which rows are left out and why, `None` if none are.
     pub fn left_out(&self) -> Option<String> {

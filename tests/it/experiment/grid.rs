@@ -9,7 +9,6 @@ use queuescope::report::files::{RunRef, RunState, Trial, TrialFile};
 use queuescope::report::phases::{Episode, episodes};
 use queuescope::report::reader;
 use queuescope::request::ColumnId;
-use queuescope::table::Table;
 use queuescope::traffic;
 
 use super::{Planned, executable, words};
@@ -17,7 +16,7 @@ use crate::support::docs::assert_file;
 use crate::support::generator::flags;
 use crate::support::process::{Done, PROGRAM, queuescope, run};
 use crate::support::router::free_port;
-use crate::support::{assert_says, table};
+use crate::support::{assert_says, read_rows, table};
 
 #[path = "../../../examples/node_test.rs"]
 mod node_test;
@@ -49,9 +48,10 @@ fn example(flags: &str) -> (Done, [reader::Run; 2]) {
 
 /// The mean of what is known: on a busy machine a clock may be known too poorly for a cell.
 fn mean(run: &reader::Run, column: &str) -> f64 {
-    let mut values = run.table.numbers(ColumnId::named(column).unwrap());
-    let all = values.len();
-    values.retain(|value| !value.is_nan());
+    let (table, column_id) = (&run.table, ColumnId::named(column).unwrap());
+    let all = table.len();
+    let values = (0..all).filter_map(|row| table.number(column_id, row));
+    let values: Vec<f64> = values.collect();
     assert!(
         2 * values.len() > all,
         "{column}: {} of {all}",
@@ -199,7 +199,7 @@ fn servers_behind_the_balancer_share_the_load_and_one_that_fails_is_seen() {
 
 fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str) {
     let dir = plan.path(&run.dir);
-    let table = Table::read(&dir.join("requests.csv")).unwrap();
+    let table = read_rows(&dir.join("requests.csv"));
     assert_eq!(table.len(), 200, "every request has a row");
     let faults = std::fs::read_to_string(dir.join("faults.csv")).unwrap();
     let events = faults.lines().skip(1);

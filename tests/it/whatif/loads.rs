@@ -4,11 +4,10 @@ use std::path::Path;
 
 use queuescope::clock::{NANOS, Stamp};
 use queuescope::request::{ColumnId, Side};
-use queuescope::table::Table;
 use queuescope::table::cells::RowWriter;
 
 use super::{file, rewritten, run, said, told};
-use crate::support::assert_says;
+use crate::support::{assert_says, read_rows};
 
 /// What a run's summary says of its rows is heeded: a part of a load does not tell what its servers had to do.
 #[test]
@@ -59,7 +58,7 @@ fn a_summary_tells_parts_of_loads_and_what_is_not_to_be_believed() {
 
 /// Writes some of a load's rows as a proxy of this side would, with times of the epoch.
 fn recorded(folder: &Path, name: &str, side: &str, is_in: impl Fn(usize) -> bool) -> String {
-    let rows = Table::read(Path::new(&file("slots16"))).unwrap();
+    let rows = read_rows(Path::new(&file("slots16")));
     let path = folder.join(name);
     let epoch = Stamp::from_nanos(-1_795_000_000 * NANOS);
     let mut out = RowWriter::new(std::fs::File::create(&path).unwrap(), epoch).unwrap();
@@ -128,7 +127,7 @@ fn requests_of_several_sequences_are_left_out() {
 #[test]
 fn ranks_are_predicted_as_servers_are() {
     let folder = tempfile::tempdir().unwrap();
-    let rows = Table::read(Path::new(&file("two-servers"))).unwrap();
+    let rows = read_rows(Path::new(&file("two-servers")));
     let first = rows.text(ColumnId::host, 0).to_owned();
     let path = folder.path().join("ranks.csv");
     let base = Stamp::from_nanos(0);
