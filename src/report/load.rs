@@ -256,16 +256,6 @@ impl Summary {
         }
     }
 
-    /// The number of requests of the whole run.
-    pub fn requests(&self) -> u64 {
-        self.whole.requests
-    }
-
-    /// The number of failed requests of the whole run, without those given up when the run was stopped.
-    pub fn failed(&self) -> u64 {
-        self.whole.failed()
-    }
-
     /// The median time from the send to the first token, or to the end if there is no stream; seconds.
     pub fn typical_wait(&self) -> Option<f64> {
         let latencies = &self.all.latencies;

@@ -129,7 +129,7 @@ impl Counts {
         self.outcomes[Outcome::Ok as usize].1
     }
 
-    /// The number of failed requests.
+    /// The number of failed requests, without those that were given up.
     pub fn failed(&self) -> u64 {
         self.requests - self.ok() - self.given_up
     }
