@@ -53,9 +53,6 @@ pub struct Difference {
     pub is_against_first: bool,
     /// The number of runs of each setting.
     pub repeats: usize,
-    /// The indices of the group in [`Comparison::groups`], and of both settings in it.
-    #[serde(skip)]
-    pub between: (usize, [usize; 2]),
     /// The number of comparisons made: one in twenty would show a difference by chance.
     pub comparisons: usize,
     /// Whether it is significant among so many comparisons (Holm's rule).
