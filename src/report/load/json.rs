@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::clock::Stamp;
-use crate::request::ColumnId;
+use crate::request::{ColumnId, Outcome};
 use crate::stats;
 
 use super::counts::most_frequent;
@@ -90,16 +90,15 @@ fn group(group: &Group, run: &RunFacts) -> Value {
         });
         json!({ "requests": spent.requests, "mean": spent.mean_total(), "parts": parts.collect::<Value>() })
     };
-    let more_of_time = json!({
-        "unseen": object(unseen.map(|(what, requests)| (what.name(), requests))),
-        "sentence": group.time_sentences(),
-        "until_first_token": time(&group.until_first),
-    });
+    let mut time_spent = time(spent);
+    time_spent["unseen"] = object(unseen.map(|(what, requests)| (what.name(), requests)));
+    time_spent["sentence"] = group.time_sentences().into();
+    time_spent["until_first_token"] = time(&group.until_first);
     let more = json!({
         "latency": latencies(group),
         "latency_at_least": object(bounds),
         "failures": failed.collect::<Value>(),
-        "time_spent": joined([time(spent), more_of_time]),
+        "time_spent": time_spent,
     });
     let goodput = group.goodput.as_ref().map(|goodput| {
         json!({
@@ -135,7 +134,7 @@ fn joined<const N: usize>(objects: [Value; N]) -> Value {
 
 fn counts(group: &Group) -> Value {
     let counts = &group.counts;
-    let outcomes = counts.outcomes.iter();
+    let outcomes = Outcome::ALL.map(Outcome::name).into_iter();
     let errors = most_frequent(&counts.errors).take(MAX_LISTED);
     let errors = errors.map(|(error, count)| json!({ "error": error, "count": count }));
     let failed = most_frequent(&counts.failed_attempts).take(MAX_LISTED);
@@ -149,7 +148,7 @@ fn counts(group: &Group) -> Value {
         "failed": counts.failed(),
         "given_up": counts.given_up,
         "success_rate": counts.success_rate(),
-        "outcomes": object(outcomes.map(|(outcome, count)| (outcome.name(), count))),
+        "outcomes": object(outcomes.zip(counts.outcomes)),
         "errors": errors.collect::<Value>(),
         "attempts": counts.attempts,
         "retried_requests": counts.retried,

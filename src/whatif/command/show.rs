@@ -149,15 +149,11 @@ impl Results {
         let labelled = note.iter().map(|note| format!("{label}: {note}"));
         self.notes.extend(labelled);
         let mut shown = json!(figures);
-        for (member, value) in [
-            ("load", json!(load.name)),
-            ("settings", json!(grid::json(&settings))),
-            ("error", json!(errors)),
-            ("note", json!(note)),
-            ("refused", json!(refused)),
-        ] {
-            shown[member] = value;
-        }
+        shown["load"] = json!(load.name);
+        shown["settings"] = json!(grid::json(&settings));
+        shown["error"] = json!(errors);
+        shown["note"] = json!(note);
+        shown["refused"] = json!(refused);
         self.predictions.push(shown);
         if let Some(mut run) = run {
             run.prediction_errors = errors;
