@@ -184,15 +184,9 @@ impl<const DIGITS: usize> Hex<DIGITS> {
 
     /// Parses exactly `DIGITS` lower-case hex digits.
     pub fn parse(text: &str) -> Option<u128> {
-        let number = text.bytes().try_fold(0, |number, byte| {
-            let digit = match byte {
-                b'0'..=b'9' => byte - b'0',
-                b'a'..=b'f' => byte - b'a' + 10,
-                _ => return None,
-            };
-            Some(number << 4 | u128::from(digit))
-        });
-        number.filter(|_| text.len() == DIGITS)
+        let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let is_number = text.len() == DIGITS && text.bytes().all(is_digit);
+        u128::from_str_radix(text, 16).ok().filter(|_| is_number)
     }
 }
 
