@@ -34,8 +34,8 @@ pub struct Column {
     pub help: &'static str,
     /// Reads its cell of a row.
     pub get: for<'a> fn(&'a Row) -> Value<'a>,
-    /// Sets its cell of a row; returns `false` if the value is of another kind. [`Row::finish_reading`] then sets the timeline.
-    pub put: fn(&mut Row, Value<'_>) -> bool,
+    /// Sets its cell of a row, which is empty if the value is of another kind. [`Row::finish_reading`] then sets the timeline.
+    pub put: fn(&mut Row, Value<'_>),
 }
 
 /// The unit of a column.
@@ -132,10 +132,7 @@ macro_rules! columns {
             origin: columns!(@origin $([$($moments)+])?),
             help: concat!($($help),+).trim_ascii(),
             get: |row| row.$name.as_ref().map_or(Value::Empty, Cell::value),
-            put: |row, value| {
-                row.$name = Cell::of(value);
-                row.$name.is_some()
-            },
+            put: |row, value| row.$name = Cell::of(value),
         }),+];
 
         impl Row {
