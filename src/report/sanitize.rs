@@ -81,10 +81,9 @@ fn remove_poor(table: &mut Table) {
 
 /// Returns a row, and the same without these clocks.
 fn with_and_without(table: &Table, at: usize, clocks: &[ClockOf]) -> (Row, Row) {
-    let first = (0..=at).rfind(|row| table.is_first(*row)).unwrap_or(at);
+    let first = table.first_of(at);
     // A request's rows stand one after another, so there is one at `at`.
-    let row = table.request(first).into_iter().nth(at - first);
-    let row = row.unwrap_or_default();
+    let row = table.request(first).swap_remove(at - first);
     let mut without = row.clone();
     for clock in clocks {
         without.timeline.relate(*clock, Relation::Unknown);
