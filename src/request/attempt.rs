@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::clock::{NANOS, Stamp};
 
 use super::cell::{Value, cells, nanos};
-use super::names::names;
 use super::outcome::Outcome;
 use super::timeline::PrefillTimes;
+use crate::names::names;
 
 names! {
     /// The role of a server of a prefill/decode pair, by SGLang's `--disaggregation-mode`.

@@ -7,7 +7,7 @@
 use crate::clock::Stamp;
 
 use super::attempt::SpanId;
-use super::cell::{Cell, Value};
+use super::cell::{Cell, Value, cells};
 use super::internal::Internal;
 use super::outcome::Outcome;
 use super::response::{Endpoint, Unread};
@@ -86,6 +86,17 @@ impl ColumnId {
         let found = COLUMNS.iter().find(|column| column.name == name);
         found.map(|column| column.id)
     }
+}
+
+cells! {
+    ClockState: Value::Text(name) => ClockState::named(&name), |one| Value::Text(one.name().into());
+    Endpoint: Value::Text(path) => Endpoint::from_path(&path), |one| Value::Text(one.path().into());
+    Outcome: Value::Text(name) => Outcome::named(&name), |one| Value::Text(one.name().into());
+    Side: Value::Text(name) => Side::named(&name), |one| Value::Text(one.name().into());
+    TimingSource: Value::Text(name) => TimingSource::named(&name), |one| Value::Text(one.name().into());
+    TokenCountSource: Value::Text(name) => TokenCountSource::named(&name), |one| Value::Text(one.name().into());
+    TtftSource: Value::Text(name) => TtftSource::named(&name), |one| Value::Text(one.name().into());
+    Unread: Value::Text(name) => Unread::named(&name), |one| Value::Text(one.name().into());
 }
 
 /// Makes, from a table of columns, the struct [`Row`] with a field per column, the table [`COLUMNS`],

@@ -5,8 +5,8 @@
 
 use crate::clock::{NANOS, Stamp};
 
-use super::names::names;
 use super::scan::rule::{Field, Rule, Scalar, members, object, scalar};
+use crate::names::names;
 
 /// A number in `meta_info`, in any order but for the last, which [`MEMBERS`] names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use nix::errno::Errno;
 
-use super::names::names;
+use crate::names::names;
 
 names! {
     /// How a request ended. The default holds until the end is known: only the proxy has the request by then. The docs show the

@@ -1,8 +1,8 @@
 //! The endpoints whose requests generate text and so get a row, and the rules by which their responses are read: the JSON of each API;
 //! `meta_info.rs` has that of `meta_info`.
 
+use crate::names::names;
 use crate::request::meta_info::META_INFO;
-use crate::request::names::names;
 use crate::request::scan::rule::{Field, Rule, elements, members, object, scalar, text};
 
 names! {

@@ -12,8 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::disk;
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
+use crate::names::names;
 use crate::request::Row;
-use crate::request::names::names;
 use crate::secret::Secret;
 use crate::trust::Roots;
 
