@@ -77,23 +77,17 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         (column.name.to_owned(), curve)
     };
     let mut servers = servers_table(&report.summary, |host| named(report, host));
-    let started = run.servers().iter();
-    // A prefill server responds to no client, and of many servers not all are in the figures.
-    let used = [ColumnId::host, ColumnId::prefill_host];
-    let used = |row| used.map(|column| run.table.text(column, row));
-    let used: BTreeSet<&str> = (0..run.table.len()).flat_map(used).collect();
-    let hosts = &report.summary.hosts;
-    // Where no row names such servers, nobody knows.
-    let is_known = |one: &ServerFile| {
-        run.table.has(match one.role {
-            Some(ServerRole::Prefill) => ColumnId::prefill_host,
-            _ => ColumnId::host,
-        })
-    };
+    let both = [ColumnId::host, ColumnId::prefill_host];
     let is_idle = |one: &&ServerFile| {
-        is_known(one) && !hosts.contains_key(&one.host) && !used.contains(&*one.host)
+        let is_its = |row| both.iter().any(|of| run.table.text(*of, row) == one.host);
+        // Of many servers not all are in the figures.
+        let is_used =
+            report.summary.hosts.contains_key(&one.host) || (0..run.table.len()).any(is_its);
+        // A prefill server responds to no client. Where no row names such servers, nobody knows.
+        let is_prefill = one.role == Some(ServerRole::Prefill);
+        run.table.has(both[usize::from(is_prefill)]) && !is_used
     };
-    let idle = started.filter(is_idle);
+    let idle = run.servers().iter().filter(is_idle);
     servers
         .rows
         .extend(idle.map(|server| vec![server.name.clone(), "0".to_owned(), "0".to_owned()]));
