@@ -21,7 +21,6 @@ use super::files::{
 use super::sanitize::sanitize;
 use crate::error::Error;
 use crate::request::ColumnId;
-use crate::request::csv::Base;
 use crate::table::Table;
 use crate::table::parquet::Source;
 use crate::table::rows::{self, ReadStats, SKIPPED_COLUMNS};
@@ -345,8 +344,8 @@ impl Run {
         match rows::read(&self.files, self.began(), SKIPPED_COLUMNS) {
             Ok((table, read)) => {
                 self.table = sanitize(table);
-                let is_epoch = read.origin.is_some_and(|zero| zero.base == Base::Epoch);
-                self.epoch = read.began.filter(|_| is_epoch);
+                // 0 if times count from the run's start.
+                self.epoch = read.origin.filter(|zero| *zero != 0).map(seconds);
                 self.add_notes(&read);
                 if !read.cut.is_empty() {
                     self.is_partial = true;

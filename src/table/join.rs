@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::clock::Stamp;
+use crate::clock::{Stamp, seconds};
 use crate::disk::NewFile;
 use crate::error::Error;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
@@ -43,11 +43,9 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
     }
     let (mut notes, mut origin) = (Vec::new(), None);
     let mut read = |path: &Path, side| {
-        let began = origin.map(|(began, _)| began);
-        let (rows, stats) = read_rotated(path, began)?;
-        let base = stats.origin.map(|origin| origin.base);
-        check(&rows, base, path, side)?;
-        origin = origin.or(stats.began.zip(stats.origin));
+        let (rows, stats) = read_rotated(path, origin.map(seconds))?;
+        check(&rows, stats.origin.map(Base::of), path, side)?;
+        origin = origin.or(stats.origin);
         notes.extend(stats.left_out());
         Ok::<Table, Error>(rows)
     };
@@ -56,7 +54,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
     for hop in hops {
         hop_rows.append(read(hop, "hop")?);
     }
-    let origin_nanos = origin.map_or(0, |(_, origin)| origin.nanos);
+    let origin_nanos = origin.unwrap_or(0);
     let mut joining = Joining::new(&front, &hop_rows);
     notes.push(joining.note());
     let rows = front.first_rows().flat_map(|first| joining.joined(first));
@@ -105,7 +103,7 @@ pub fn add_front_reports(
         row
     };
     let all = rows.first_rows().flat_map(|first| rows.request(first));
-    let origin_nanos = stats.origin.map_or(0, |origin| origin.nanos);
+    let origin_nanos = stats.origin.unwrap_or(0);
     let file =
         NewFile::replacing(path).and_then(|file| write(file, origin_nanos, all.map(with_report)));
     file.map_err(|cause| Error::write(path, cause))?;
