@@ -372,10 +372,7 @@ fn parse_row<'l>(
             Unit::Text if column.id == ColumnId::outcome && Outcome::named(&cell).is_none() => None,
             Unit::Text => Some(Value::Text(cell.clone())),
             // Other programs that saved the file anew write `TRUE` or `true`.
-            Unit::Bool => ["True", "False"]
-                .into_iter()
-                .find(|name| cell.eq_ignore_ascii_case(name))
-                .map(|name| Value::Text(name.into())),
+            Unit::Bool => cell.to_ascii_lowercase().parse().ok().map(Value::Bool),
             Unit::Count => cell.parse().ok().map(Value::Count),
             Unit::Latency | Unit::Seconds => nanos(cell.as_bytes()).map(Value::Nanos),
             Unit::Time => {
