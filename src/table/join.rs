@@ -161,11 +161,8 @@ fn id(table: &Table, row: usize) -> &str {
 
 impl Attempts {
     fn new(front: &Table, row: usize, hops: &Table, mut all: Vec<usize>) -> Attempts {
-        let began = |hop: &usize| {
-            hops.number(ColumnId::router_send_time, *hop)
-                .unwrap_or(f64::NAN)
-        };
-        all.sort_by(|a, b| began(a).total_cmp(&began(b)));
+        let began = |hop: &usize| hops.integer(ColumnId::router_send_time, *hop);
+        all.sort_by_key(|hop| began(hop).unwrap_or(i64::MAX));
         // The router sends both legs of an attempt with the same room.
         let room = |hop: &usize| hops.text(ColumnId::bootstrap_room, *hop);
         let is_other_leg = |a: &usize, b: &usize| !room(a).is_empty() && room(a) == room(b);
