@@ -22,11 +22,10 @@ use super::reader::Run;
 use super::sanitize::sanitize;
 use crate::clock::{Stamp, seconds};
 use crate::error::Error;
-use crate::request::{ColumnId, parse_failed};
+use crate::request::{ColumnId, TimeSpent, parse_failed};
 use crate::table::window::{Window, arrived};
 use crate::table::{Table, rows};
 
-pub use crate::request::{PartSpent, TimeSpent};
 pub use counts::{Counts, FailureKind, Tokens, is_given_up};
 use counts::{Request, most_frequent};
 pub use json::{Figure, goals_ms};

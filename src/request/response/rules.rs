@@ -174,7 +174,6 @@ static RESPONSES: Rule = object(
 const INPUT: (&str, Rule) = ("input_tokens", scalar(Field::UsageUncachedTokens));
 const CACHED: (&str, Rule) = ("cache_read_input_tokens", scalar(Field::UsageCachedTokens));
 const GENERATED: (&str, Rule) = ("output_tokens", scalar(Field::UsageCompletionTokens));
-const MESSAGE_USAGE: Rule = members(&[INPUT, GENERATED, CACHED]);
 /// `message` of `message_start`, whose output count is always 0 in SGLang. In an error that is no object: its text.
 const MESSAGE_START: Rule = Rule {
     scalar: Some(Field::ErrorMessage),
@@ -202,7 +201,7 @@ static MESSAGES: Rule = object(
         ("delta", BLOCK),
         ("content_block", BLOCK),
         ("message", MESSAGE_START),
-        ("usage", MESSAGE_USAGE),
+        ("usage", members(&[INPUT, GENERATED, CACHED])),
         ("error", ERROR),
         ("content", elements(&BLOCKS)),
         ("detail", scalar(Field::ErrorMessage)),

@@ -8,14 +8,13 @@ use serde_json::{Value, json};
 use super::{Find, Replayed, Results};
 use crate::clock::Stamp;
 use crate::experiment::plan::grid::{self, Entry, Sweep};
-use crate::report::Report;
 use crate::report::compare::Comparison;
 use crate::report::files::{ExperimentFile, RunFile, RunState};
 use crate::report::findings::RunReport;
 use crate::report::grid::Grid;
 use crate::report::load::Summary;
 use crate::report::reader::{Loaded, Run};
-use crate::report::{page, render};
+use crate::report::{Report, page, render};
 use crate::request::{
     ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, Timeline, TimingSource,
 };
