@@ -172,9 +172,7 @@ impl ByCause {
 
     /// The sum of all causes.
     pub fn total(&self) -> i64 {
-        self.0
-            .iter()
-            .fold(0, |sum, nanos| sum.saturating_add(*nanos))
+        self.0.into_iter().fold(0, i64::saturating_add)
     }
 
     /// The sum of the causes at pairs of servers.
