@@ -318,11 +318,8 @@ impl Group {
         let ok = some(&inside, |of| of.is_ok);
         let spent = some(spent, |of| of.is_inside && of.is_ok);
         let [spent, until_first] = TimeSpent::of(table, &spent);
-        let scheduled = || {
-            inside
-                .iter()
-                .filter_map(|of| table.integer(ColumnId::scheduled_time, of.row()))
-        };
+        let due = |of: &Request| table.integer(ColumnId::scheduled_time, of.row());
+        let scheduled = || inside.iter().filter_map(due);
         let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
         let is_left_out = |request: &&Request| {
             let mut rows = request.rows();

@@ -330,10 +330,8 @@ impl Traffic {
         let is_during = |at: &f64| (fault.down..until).contains(at);
         let mut during = self.sent.iter().filter(|sent| is_during(&sent.at));
         // The last may have been held while others that came later were sent.
-        let newest = during
-            .clone()
-            .map(|sent| sent.arrival)
-            .max_by(f64::total_cmp);
+        let arrivals = during.clone().map(|sent| sent.arrival);
+        let newest = arrivals.max_by(f64::total_cmp);
         let last = during.next_back();
         let known = last.map_or(f64::NEG_INFINITY, |last| last.arrival);
         let is_later = |at: &f64| is_during(at) && *at > known;

@@ -276,11 +276,8 @@ impl WaitReport {
             return Vec::new();
         }
         let percent = |share: f64| format!("{:.0} %", share * 100.0);
-        let causes = self
-            .causes
-            .all()
-            .filter(|(_, nanos)| *nanos >= whole / 2000);
-        let causes: Vec<Cause> = causes.map(|(cause, _)| cause).collect();
+        let visible = |(cause, nanos)| (nanos >= whole / 2000).then_some(cause);
+        let causes: Vec<Cause> = self.causes.all().filter_map(visible).collect();
         let line = |name: &str, slots: Option<(u32, &str)>, of: &ByCause| {
             let slots = slots.map(|(slots, source)| format!("{slots}, {source}"));
             let slots = slots.unwrap_or_else(|| "-".to_owned());

@@ -190,10 +190,8 @@ impl Row {
             Some(TtftSource::Server) => Period::TTFT_ENGINE,
             _ => Period::TTFT_OBSERVED,
         };
-        PERIODS
-            .iter()
-            .copied()
-            .chain([(ColumnId::ttft.column(), ttft)])
+        let ttft = (ColumnId::ttft.column(), ttft);
+        PERIODS.iter().copied().chain([ttft])
     }
 
     /// Returns prompt tokens: by `meta_info`, else `usage`.

@@ -163,9 +163,7 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
     let completed = run.per_second(group.completed as f64);
     let per_second = |tokens: Option<u64>| tokens.and_then(|n| run.per_second(n as f64));
     // As in bench_serving: the time in flight of successful requests, over the length of the run.
-    let in_flight = latencies
-        .e2e()
-        .and_then(|e2e| run.per_second(e2e.mean * e2e.count as f64));
+    let in_flight = |e2e: &stats::Summary| run.per_second(e2e.mean * e2e.count as f64);
     json!({
         "schedule_rate": group.schedule_rate,
         "achieved_rate": group.achieved_rate,
@@ -177,7 +175,7 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
         "input_throughput": per_second(tokens.input),
         "output_throughput": per_second(tokens.output),
         "total_throughput": per_second(tokens.total()),
-        "concurrency": in_flight,
+        "concurrency": latencies.e2e().and_then(in_flight),
     })
 }
 

@@ -171,11 +171,9 @@ fn lower_bounds(table: &Table, requests: &[Request], latency: ColumnId) -> Optio
 
 /// The number of tokens after those of the first event.
 fn later_tokens(table: &Table, row: usize) -> Option<i64> {
-    let first = table
-        .integer(ColumnId::first_event_tokens, row)
-        .unwrap_or(1);
+    let first = table.integer(ColumnId::first_event_tokens, row);
     let tokens = table.integer(ColumnId::actual_output_tokens, row)?;
-    Some(tokens.saturating_sub(first).max(0))
+    Some(tokens.saturating_sub(first.unwrap_or(1)).max(0))
 }
 
 /// A goal of one request, written `name:milliseconds` or with a unit: `ttft:500`, `ttft:0.5s`. Names are those of vLLM's and SGLang's

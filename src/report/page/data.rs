@@ -162,19 +162,17 @@ fn series(report: &RunReport<'_>) -> Value {
         }
     }
     let each = (MAX_POINTS / series.len().max(1)).max(MIN_OF_SERIES);
-    let all = series
-        .into_iter()
-        .map(|((source, metric, server), points)| {
-            let points = thinned(&points, each);
-            json!({
-                "source": source,
-                "metric": metric,
-                "server": server,
-                "times": shorts(points.iter().map(|(time, _)| *time)),
-                "values": shorts(points.iter().map(|(_, value)| *value)),
-            })
-        });
-    all.collect()
+    let shown = |((source, metric, server), points): (Key<'_>, Vec<(f64, f64)>)| {
+        let points = thinned(&points, each);
+        json!({
+            "source": source,
+            "metric": metric,
+            "server": server,
+            "times": shorts(points.iter().map(|(time, _)| *time)),
+            "values": shorts(points.iter().map(|(_, value)| *value)),
+        })
+    };
+    series.into_iter().map(shown).collect()
 }
 
 /// The requests of a run, by their stages.
