@@ -274,6 +274,23 @@ fn ids_that_no_report_uses_are_read_only_for_files() {
     assert_eq!(ids.map(|id| whole.text(id, 0)), ["t", "7"]);
 }
 
+/// Times of the epoch count from the run's start, if that is a time of the epoch, else from the second of the first.
+#[test]
+fn the_origin_of_times_is_of_their_base() {
+    let files = Files::new();
+    for (at, began, expected) in [
+        ("1795000000.5", None, 0.5),
+        ("1795000000.5", Some(1_794_999_990.0), 10.5),
+        ("1795000000.5", Some(0.0), 0.5),
+        ("7.5", Some(1_794_999_990.0), 7.5),
+    ] {
+        let text = format!("req_id,arrival_time,outcome\na,{at},ok\n");
+        let (table, _) = rows::read(&[files.with("r.csv", &text)], began, &[]).unwrap();
+        let arrived = table.number(ColumnId::arrival_time, 0);
+        assert_eq!(arrived, Some(expected), "{at} {began:?}");
+    }
+}
+
 #[test]
 fn a_line_of_any_length_is_one_row_that_cannot_be_read() {
     let files = Files::new();
