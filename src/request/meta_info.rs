@@ -258,9 +258,8 @@ impl MetaInfo {
     /// Returns a moment. Numbers from 1e9 on are epoch seconds; smaller ones are of another clock, or no timestamp.
     pub fn epoch(&self, member: Member) -> Option<Stamp> {
         let nanos = self.number(member)?;
-        (BILLION..6 * BILLION)
-            .contains(&nanos)
-            .then(|| Stamp::from_nanos(nanos))
+        let is_epoch = (BILLION..6 * BILLION).contains(&nanos);
+        is_epoch.then(|| Stamp::from_nanos(nanos))
     }
 
     /// A duration of less than 30 years.

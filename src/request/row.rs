@@ -310,9 +310,8 @@ impl Unseens {
             ),
             (Unseen::FirstToken, lacks(Moment::FirstToken)),
         ];
-        all.into_iter()
-            .filter_map(|(one, is)| is.then_some(one))
-            .collect()
+        let found = all.into_iter().filter(|(_, is)| *is);
+        found.map(|(one, _)| one).collect()
     }
 }
 
