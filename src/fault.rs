@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::request::names::names;
+use crate::names::names;
 use crate::telemetry::prometheus::Metrics;
 use crate::units;
 

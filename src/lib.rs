@@ -28,6 +28,7 @@ pub mod error;
 pub mod experiment;
 pub mod fault;
 pub mod keys;
+mod names;
 pub mod offset;
 pub mod proxy;
 pub mod report;

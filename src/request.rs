@@ -11,7 +11,6 @@ pub mod headers;
 pub mod impossible;
 mod internal;
 mod meta_info;
-pub mod names;
 mod observer;
 mod outcome;
 pub mod prompt_blocks;

@@ -37,15 +37,10 @@ pub struct Summary {
 impl Summary {
     /// Summarizes the finite values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
-        Summary::with_infinite(values.into_iter().filter(|v| v.is_finite()))
+        Summary::of_sorted(&sorted(values.into_iter().filter(|v| v.is_finite())))
     }
 
-    /// Summarizes values of which some may be +∞: figures that depend on one of those are not finite.
-    pub fn with_infinite(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
-        Summary::of_sorted(&sorted(values))
-    }
-
-    /// Summarizes an ascending sample.
+    /// Summarizes an ascending sample, of which some values may be +∞: figures that depend on one of those are not finite.
     pub fn of_sorted(sorted: &[f64]) -> Option<Summary> {
         let count = sorted.len() as f64;
         let max = *sorted.last()?;
@@ -156,7 +151,7 @@ mod tests {
 
     #[test]
     fn figures_that_depend_on_infinite_values_are_not_finite() {
-        let summary = Summary::with_infinite([2.0, f64::INFINITY, 1.0]).unwrap();
+        let summary = Summary::of_sorted(&[1.0, 2.0, f64::INFINITY]).unwrap();
         assert_eq!((summary.count, summary.p50), (3, 2.0));
         for figure in [summary.mean, summary.std, summary.p90, summary.max] {
             assert!(!figure.is_finite(), "{summary:?}");

@@ -109,14 +109,6 @@ impl Table {
         store.is_some_and(|store| !store.is_empty())
     }
 
-    /// A column of numbers, times (seconds since the run's start) or durations (seconds): `NaN` for an empty cell, and no values
-    /// at all for an empty column.
-    pub fn numbers(&self, column: ColumnId) -> Vec<f64> {
-        let rows = if self.has(column) { self.len } else { 0 };
-        let number = |row| self.number(column, row).unwrap_or(f64::NAN);
-        (0..rows).map(number).collect()
-    }
-
     /// A number; times and durations in seconds. `None` if the cell is empty.
     pub fn number(&self, column: ColumnId, row: usize) -> Option<f64> {
         let value = self.integer(column, row)? as f64;

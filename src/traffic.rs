@@ -213,14 +213,14 @@ fn finish(
     let is_at_once = plan.offsets.first() == plan.offsets.last();
     let bounds = Bounds::of(summary.typical_wait());
     let scheduled = facts.scheduled as u64;
-    let not_due = scheduled.saturating_sub(summary.requests());
+    let not_due = scheduled.saturating_sub(summary.whole.requests);
     let evidence = Evidence {
         scheduled,
         // Requests that were due and waited for a slot until the stop have rows, but were not sent either.
         unsent: u64::from(run.stopped) * (not_due + run.lag.unsent),
         given_up: run.lag.given_up,
-        due: summary.requests(),
-        failed: summary.failed(),
+        due: summary.whole.requests,
+        failed: summary.whole.failed(),
         dropped: run.dropped,
         ..Evidence::measured(&run.lag, delays, bounds, is_at_once)
     };
@@ -296,7 +296,7 @@ impl FinishedRun {
     /// Judges by the signal that stopped the run; else by its verdict, and by the number of failed requests. What says already
     /// that no request succeeded, or that files could not be written, stays the message.
     fn judge(&self, signal: Option<u8>, max_failed: Option<f64>) -> Option<Error> {
-        let [failed, all] = [self.summary.failed(), self.summary.requests()];
+        let (failed, all) = (self.summary.whole.failed(), self.summary.whole.requests);
         let allowed = max_failed.unwrap_or(HALF);
         let has_failed_too_often = failed as f64 > allowed * all as f64;
         let is_invalid = self.verdict.grade == Grade::Invalid;

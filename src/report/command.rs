@@ -8,13 +8,11 @@ use crate::error::Error;
 use crate::table::{join::join, parquet};
 use crate::terminal::{self, escaped};
 
-use super::Report;
 use super::files::{EXPERIMENT, ROWS, SUMMARY};
 use super::merge::merge;
-use super::outputs;
-use super::page;
 use super::reader::{inputs, load, sources};
 use super::render::{to_markdown, to_text};
+use super::{Report, outputs, page};
 
 /// Arguments of `queuescope report`.
 #[derive(Clone, Debug, Default, clap::Args)]

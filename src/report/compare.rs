@@ -5,7 +5,7 @@ use statrs::distribution::{ContinuousCDF as _, Normal};
 
 use crate::request::ColumnId;
 pub use crate::stats::Statistic;
-use crate::stats::paired_difference;
+use crate::stats::{PairedDifference, paired_difference};
 use crate::units::{US, durations};
 
 mod settings;
@@ -29,16 +29,11 @@ pub struct Difference {
     pub a: String,
     /// The second setting.
     pub b: String,
-    /// The first setting's figure.
-    pub of_a: f64,
-    /// The second setting's figure.
-    pub of_b: f64,
+    /// The figures of both, and the bounds of their difference; an infinite one is `null` in JSON.
+    #[serde(flatten)]
+    pub found: PairedDifference,
     /// `b − a`.
     pub difference: f64,
-    /// Its lower bound; −∞ (in JSON `null`) if there is none.
-    pub low: f64,
-    /// Its upper bound.
-    pub high: f64,
     /// The number of pairs.
     pub pairs: usize,
     /// The number of pairs left out because a value is missing.
@@ -53,9 +48,6 @@ pub struct Difference {
     pub is_against_first: bool,
     /// The number of runs of each setting.
     pub repeats: usize,
-    /// The indices of the group in [`Comparison::groups`], and of both settings in it.
-    #[serde(skip)]
-    pub between: (usize, [usize; 2]),
     /// The number of comparisons made: one in twenty would show a difference by chance.
     pub comparisons: usize,
     /// Whether it is significant among so many comparisons (Holm's rule).
@@ -85,11 +77,8 @@ fn compare(
     Some(Difference {
         metric,
         statistic,
-        of_a: found.of_a,
-        of_b: found.of_b,
+        found,
         difference: found.of_b - found.of_a,
-        low: found.low,
-        high: found.high,
         pairs,
         left_out: all - pairs,
         failed_a: failed[0],
@@ -121,7 +110,7 @@ impl Difference {
     /// Whether the bounds exclude 0; a difference of a time that is shown as 0 does not count.
     fn excludes_zero(&self) -> bool {
         let is_seen = self.metric.is_none() || self.difference.abs() >= 0.5 * US;
-        is_seen && (self.low > 0.0 || self.high < 0.0)
+        is_seen && (self.found.low > 0.0 || self.found.high < 0.0)
     }
 
     /// Whether the better setting failed more often, and failed requests are left out.
@@ -136,8 +125,9 @@ impl Difference {
     /// Says which setting beats the other, on what and by how much, or that no difference is shown; and how failed requests count.
     pub fn sentence(&self) -> String {
         let (a, b, what) = (&self.a, &self.b, self.label());
-        let found = [self.difference, self.low, self.high];
-        let less = [-self.difference, -self.high, -self.low];
+        let PairedDifference { low, high, .. } = self.found;
+        let found = [self.difference, low, high];
+        let less = [-self.difference, -high, -low];
         let is_less = self.difference < 0.0;
         let result = match (self.is_shown(), is_less) {
             (true, true) => format!("{b} beats {a} on {what} by {}", self.range(less)),
@@ -205,8 +195,8 @@ impl Difference {
     /// The difference over its distance to the bound next to 0: above 1 it is significant if it is the only comparison.
     fn strength(&self) -> f64 {
         let reach = match self.difference > 0.0 {
-            true => self.difference - self.low,
-            false => self.high - self.difference,
+            true => self.difference - self.found.low,
+            false => self.found.high - self.difference,
         };
         match self.difference {
             0.0 => 0.0,

@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::names::names;
 use crate::request::ServerRole;
-use crate::request::names::names;
 
 /// The rows of a run's requests, in the order of arrival.
 pub const ROWS: &str = "requests.csv";

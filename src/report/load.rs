@@ -22,11 +22,10 @@ use super::reader::Run;
 use super::sanitize::sanitize;
 use crate::clock::{Stamp, seconds};
 use crate::error::Error;
-use crate::request::{ColumnId, parse_failed};
+use crate::request::{ColumnId, TimeSpent, parse_failed};
 use crate::table::window::{Window, arrived};
 use crate::table::{Table, rows};
 
-pub use crate::request::{PartSpent, TimeSpent};
 pub use counts::{Counts, FailureKind, Tokens, is_given_up};
 use counts::{Request, most_frequent};
 pub use json::{Figure, goals_ms};
@@ -256,16 +255,6 @@ impl Summary {
         }
     }
 
-    /// The number of requests of the whole run.
-    pub fn requests(&self) -> u64 {
-        self.whole.requests
-    }
-
-    /// The number of failed requests of the whole run, without those given up when the run was stopped.
-    pub fn failed(&self) -> u64 {
-        self.whole.failed()
-    }
-
     /// The median time from the send to the first token, or to the end if there is no stream; seconds.
     pub fn typical_wait(&self) -> Option<f64> {
         let latencies = &self.all.latencies;
@@ -329,11 +318,8 @@ impl Group {
         let ok = some(&inside, |of| of.is_ok);
         let spent = some(spent, |of| of.is_inside && of.is_ok);
         let [spent, until_first] = TimeSpent::of(table, &spent);
-        let scheduled = || {
-            inside
-                .iter()
-                .filter_map(|of| table.integer(ColumnId::scheduled_time, of.row()))
-        };
+        let due = |of: &Request| table.integer(ColumnId::scheduled_time, of.row());
+        let scheduled = || inside.iter().filter_map(due);
         let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
         let is_left_out = |request: &&Request| {
             let mut rows = request.rows();

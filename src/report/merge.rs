@@ -155,13 +155,12 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     let mut config = first.config();
     config.insert("shard".to_owned(), Value::Null);
     let started = Stamp::from_nanos(began);
+    let offered = runs().map(|run| run.summary_as::<f64>("/offered_rate"));
     let facts = RunFacts {
         started,
         ended: ended.unwrap_or(started),
         // Each shard offers a part of the load.
-        offered_rate: runs()
-            .map(|run| run.summary_as::<f64>("/offered_rate"))
-            .sum(),
+        offered_rate: offered.sum(),
         scheduled: runs().filter_map(Run::scheduled).sum::<u64>() as usize,
         config: config.into(),
         machine: Value::Null,

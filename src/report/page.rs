@@ -48,10 +48,8 @@ pub fn nonce() -> String {
 
 /// Returns the script that this page and the live page share: how text is put into them, the colours of stages.
 pub fn dom() -> String {
-    let colors: Value = STAGES
-        .map(|stage| (stage.name, stage.color))
-        .into_iter()
-        .collect();
+    let colors = STAGES.map(|stage| (stage.name, stage.color));
+    let colors: Value = colors.into_iter().collect();
     fill(DOM, &[("colors", &colors.to_string())])
 }
 

@@ -126,12 +126,11 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
             None => grouped.push(vec![fault]),
         }
     }
-    let begin = |group: &Vec<Fault>| group.first().map(|fault| fault.down);
-    let begins: Vec<f64> = grouped.iter().filter_map(begin).collect();
+    let begins: Vec<f64> = grouped.iter().map(|faults| faults[0].down).collect();
     let mut since = 0.0;
     let mut episodes = Vec::new();
-    for (n, (mut faults, from)) in grouped.into_iter().zip(&begins).enumerate() {
-        let (from, to, next) = (*from, end(&faults), begins.get(n + 1).copied());
+    for (n, mut faults) in grouped.into_iter().enumerate() {
+        let (from, to, next) = (begins[n], end(&faults), begins.get(n + 1).copied());
         let (before, mut during) = arrivals.split_by_fault(since, Some(from));
         during.extend(arrivals.between(from, to));
         // Requests that the next fault broke count as during that one.
@@ -331,10 +330,8 @@ impl Traffic {
         let is_during = |at: &f64| (fault.down..until).contains(at);
         let mut during = self.sent.iter().filter(|sent| is_during(&sent.at));
         // The last may have been held while others that came later were sent.
-        let newest = during
-            .clone()
-            .map(|sent| sent.arrival)
-            .max_by(f64::total_cmp);
+        let arrivals = during.clone().map(|sent| sent.arrival);
+        let newest = arrivals.max_by(f64::total_cmp);
         let last = during.next_back();
         let known = last.map_or(f64::NEG_INFINITY, |last| last.arrival);
         let is_later = |at: &f64| is_during(at) && *at > known;

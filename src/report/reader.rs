@@ -21,7 +21,6 @@ use super::files::{
 use super::sanitize::sanitize;
 use crate::error::Error;
 use crate::request::ColumnId;
-use crate::request::csv::Base;
 use crate::table::Table;
 use crate::table::parquet::Source;
 use crate::table::rows::{self, ReadStats, SKIPPED_COLUMNS};
@@ -148,10 +147,8 @@ fn find_runs(given: &[PathBuf]) -> Result<(Option<ExperimentFile>, Vec<Run>), Er
     let (mut last, mut runs) = (None, Vec::new());
     for path in &rows::without_duplicates(given) {
         let file = path.join(EXPERIMENT);
-        let experiment = json(&file)?.transpose();
-        let experiment: Option<ExperimentFile> =
-            experiment.map_err(|cause| Error::read(&file, cause))?;
-        let Some(experiment) = experiment else {
+        let experiment = json::<ExperimentFile>(&file)?;
+        let Some(experiment) = experiment.map_err(|cause| Error::read(&file, cause))? else {
             runs.push(run_of(path)?);
             continue;
         };
@@ -345,8 +342,8 @@ impl Run {
         match rows::read(&self.files, self.began(), SKIPPED_COLUMNS) {
             Ok((table, read)) => {
                 self.table = sanitize(table);
-                let is_epoch = read.origin.is_some_and(|zero| zero.base == Base::Epoch);
-                self.epoch = read.began.filter(|_| is_epoch);
+                // 0 if times count from the run's start.
+                self.epoch = read.origin.filter(|zero| *zero != 0).map(seconds);
                 self.add_notes(&read);
                 if !read.cut.is_empty() {
                     self.is_partial = true;
@@ -441,9 +438,9 @@ fn make_names_unique(runs: &mut [Run]) {
 }
 
 /// Reads a JSON file; `None` if there is none.
-fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<serde_json::Result<T>>, Error> {
+fn json<T: DeserializeOwned>(path: &Path) -> Result<serde_json::Result<Option<T>>, Error> {
     let text = if_there(path, disk::read(path))?;
-    Ok(text.map(|text| serde_json::from_slice(&text)))
+    Ok(text.map(|text| serde_json::from_slice(&text)).transpose())
 }
 
 /// The same of a run. One that is no JSON, as it was cut, counts as missing, with a note.
@@ -452,8 +449,7 @@ fn json_of_run<T: DeserializeOwned>(
     name: &str,
     notes: &mut Vec<String>,
 ) -> Result<Option<T>, Error> {
-    let read = json(&dir.join(name))?.transpose();
-    let read = read.map_err(|cause| {
+    let read = json(&dir.join(name))?.map_err(|cause| {
         notes.push(format!("{name} cannot be read and is left out: {cause}"));
     });
     Ok(read.unwrap_or_default())

@@ -283,9 +283,7 @@ fn of_runs(runs: &[RunReport<'_>]) -> Grid {
     let line = |of: &RunReport<'_>| {
         let mut line = line_of(of.run.marked_name(), &of.summary.all, &of.summary.run);
         if of.run.lacks_rows() {
-            line.iter_mut()
-                .skip(1)
-                .for_each(|cell| *cell = figure(None, |_| String::new()));
+            line[1..].fill(figure(None, |_| String::new()));
         }
         line
     };

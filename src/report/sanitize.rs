@@ -6,8 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::request::impossible;
-use crate::request::{ClockOf, ColumnId, Moment, Origin, Relation, Row, Unit};
+use crate::request::{ClockOf, ColumnId, Moment, Origin, Relation, Row, Unit, without_impossible};
 use crate::table::Table;
 
 /// A clock is known poorly if its error is more than this many times the usual error,
@@ -45,7 +44,7 @@ fn remove_impossible(table: &mut Table) {
     let has_one = |first: &usize| table.rows_of(*first).any(is_inconsistent);
     let firsts: Vec<usize> = table.first_rows().filter(has_one).collect();
     for first in firsts {
-        let read = impossible::without_impossible(&table.request(first)).into_owned();
+        let read = without_impossible(&table.request(first)).into_owned();
         for (at, row) in table.rows_of(first).zip(read) {
             // Times of the front and of hops stay: `row` has them on their own clocks, whose offsets are no longer known.
             let side = row.timeline.side();
@@ -81,10 +80,9 @@ fn remove_poor(table: &mut Table) {
 
 /// Returns a row, and the same without these clocks.
 fn with_and_without(table: &Table, at: usize, clocks: &[ClockOf]) -> (Row, Row) {
-    let first = (0..=at).rfind(|row| table.is_first(*row)).unwrap_or(at);
+    let first = table.first_of(at);
     // A request's rows stand one after another, so there is one at `at`.
-    let row = table.request(first).into_iter().nth(at - first);
-    let row = row.unwrap_or_default();
+    let row = table.request(first).swap_remove(at - first);
     let mut without = row.clone();
     for clock in clocks {
         without.timeline.relate(*clock, Relation::Unknown);

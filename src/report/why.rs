@@ -18,7 +18,7 @@ use super::reader::Run;
 use crate::clock::seconds;
 use crate::request::{ColumnId, Row, Wait};
 use crate::stats::Interval;
-use crate::stats::waits::{ByCause, Cause, Stay};
+use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
 use crate::units::{duration, thousands};
 
@@ -99,27 +99,18 @@ impl WaitReport {
             let queues = server.queues.values();
             why.unattributed_s += queues.map(|of| of.waits.unattributed_s).sum::<f64>();
         }
-        let stays = why.servers.iter().flat_map(Server::stays);
-        let part = |(queue, row, stay): (&server::Queue, usize, &Stay)| {
-            (row, queue.waits.held_up(stay), seconds(stay.waited()))
-        };
-        why.parts = stays.map(part).collect();
-        // A sequence of a pair has a stay at each of its servers.
-        why.parts.sort_by_key(|(row, ..)| *row);
-        why.parts.dedup_by(|(row, held, waited), first| {
-            let is_same = *row == first.0;
-            if is_same {
-                first.1 += *held;
-                first.2 += *waited;
-            }
-            is_same
-        });
-        let first = |(row, ..): &groups::Part| table.first_of(*row);
+        let mut parts: Vec<Option<groups::Part>> = vec![None; table.len()];
+        for (queue, row, stay) in why.servers.iter().flat_map(Server::stays) {
+            // A sequence of a pair has a stay at each of its servers.
+            let (_, held, waited) = parts[row].get_or_insert((row, 0.0, 0.0));
+            *held += queue.waits.held_up(stay);
+            *waited += seconds(stay.waited());
+        }
+        why.parts = parts.into_iter().flatten().collect();
         let mut by_request = HashMap::new();
-        why.parts
-            .iter()
-            .map(first)
-            .for_each(|row| *by_request.entry(row).or_default() += 1.0);
+        for (row, ..) in &why.parts {
+            *by_request.entry(table.first_of(*row)).or_default() += 1.0;
+        }
         why.requests = by_request.len();
         why.groups = groups::of(table, &why.parts, &by_request);
         why
@@ -285,11 +276,8 @@ impl WaitReport {
             return Vec::new();
         }
         let percent = |share: f64| format!("{:.0} %", share * 100.0);
-        let causes = self
-            .causes
-            .all()
-            .filter(|(_, nanos)| *nanos >= whole / 2000);
-        let causes: Vec<Cause> = causes.map(|(cause, _)| cause).collect();
+        let visible = |(cause, nanos)| (nanos >= whole / 2000).then_some(cause);
+        let causes: Vec<Cause> = self.causes.all().filter_map(visible).collect();
         let line = |name: &str, slots: Option<(u32, &str)>, of: &ByCause| {
             let slots = slots.map(|(slots, source)| format!("{slots}, {source}"));
             let slots = slots.unwrap_or_else(|| "-".to_owned());

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::clock::{NANOS, Stamp};
 
 use super::cell::{Value, cells, nanos};
-use super::names::names;
 use super::outcome::Outcome;
 use super::timeline::PrefillTimes;
+use crate::names::names;
 
 names! {
     /// The role of a server of a prefill/decode pair, by SGLang's `--disaggregation-mode`.
@@ -184,15 +184,9 @@ impl<const DIGITS: usize> Hex<DIGITS> {
 
     /// Parses exactly `DIGITS` lower-case hex digits.
     pub fn parse(text: &str) -> Option<u128> {
-        let number = text.bytes().try_fold(0, |number, byte| {
-            let digit = match byte {
-                b'0'..=b'9' => byte - b'0',
-                b'a'..=b'f' => byte - b'a' + 10,
-                _ => return None,
-            };
-            Some(number << 4 | u128::from(digit))
-        });
-        number.filter(|_| text.len() == DIGITS)
+        let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let is_number = text.len() == DIGITS && text.bytes().all(is_digit);
+        u128::from_str_radix(text, 16).ok().filter(|_| is_number)
     }
 }
 

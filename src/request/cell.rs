@@ -33,6 +33,26 @@ impl Value<'_> {
             Value::Time(at) => at.seconds().into(),
         }
     }
+
+    /// A count, or the nanoseconds of a duration or a moment; of anything else `None`.
+    pub fn integer(&self) -> Option<i64> {
+        match self {
+            Value::Count(count) => Some(i64::try_from(*count).unwrap_or(i64::MAX)),
+            Value::Nanos(nanos) => Some(*nanos),
+            Value::Time(at) => Some(at.nanos()),
+            Value::Empty | Value::Text(_) | Value::Bool(_) => None,
+        }
+    }
+
+    /// A text, or the word of a flag; of anything else empty.
+    pub fn text(&self) -> &str {
+        match self {
+            Value::Text(text) => text,
+            Value::Bool(true) => "True",
+            Value::Bool(false) => "False",
+            _ => "",
+        }
+    }
 }
 
 /// A type that a column may have.

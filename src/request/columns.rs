@@ -7,7 +7,7 @@
 use crate::clock::Stamp;
 
 use super::attempt::SpanId;
-use super::cell::{Cell, Value};
+use super::cell::{Cell, Value, cells};
 use super::internal::Internal;
 use super::outcome::Outcome;
 use super::response::{Endpoint, Unread};
@@ -34,8 +34,8 @@ pub struct Column {
     pub help: &'static str,
     /// Reads its cell of a row.
     pub get: for<'a> fn(&'a Row) -> Value<'a>,
-    /// Sets its cell of a row; returns `false` if the value is of another kind. [`Row::finish_reading`] then sets the timeline.
-    pub put: fn(&mut Row, Value<'_>) -> bool,
+    /// Sets its cell of a row, which is empty if the value is of another kind. [`Row::finish_reading`] then sets the timeline.
+    pub put: fn(&mut Row, Value<'_>),
 }
 
 /// The unit of a column.
@@ -88,6 +88,17 @@ impl ColumnId {
     }
 }
 
+cells! {
+    ClockState: Value::Text(name) => ClockState::named(&name), |one| Value::Text(one.name().into());
+    Endpoint: Value::Text(path) => Endpoint::from_path(&path), |one| Value::Text(one.path().into());
+    Outcome: Value::Text(name) => Outcome::named(&name), |one| Value::Text(one.name().into());
+    Side: Value::Text(name) => Side::named(&name), |one| Value::Text(one.name().into());
+    TimingSource: Value::Text(name) => TimingSource::named(&name), |one| Value::Text(one.name().into());
+    TokenCountSource: Value::Text(name) => TokenCountSource::named(&name), |one| Value::Text(one.name().into());
+    TtftSource: Value::Text(name) => TtftSource::named(&name), |one| Value::Text(one.name().into());
+    Unread: Value::Text(name) => Unread::named(&name), |one| Value::Text(one.name().into());
+}
+
 /// Makes, from a table of columns, the struct [`Row`] with a field per column, the table [`COLUMNS`],
 /// and an index into it for each ([`ColumnId`]).
 ///
@@ -132,10 +143,7 @@ macro_rules! columns {
             origin: columns!(@origin $([$($moments)+])?),
             help: concat!($($help),+).trim_ascii(),
             get: |row| row.$name.as_ref().map_or(Value::Empty, Cell::value),
-            put: |row, value| {
-                row.$name = Cell::of(value);
-                row.$name.is_some()
-            },
+            put: |row, value| row.$name = Cell::of(value),
         }),+];
 
         impl Row {

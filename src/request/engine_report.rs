@@ -5,8 +5,7 @@ use crate::clock::Stamp;
 use super::attempt::{Attempt, ServerRole};
 use super::columns::Row;
 use super::meta_info::{Member, MetaInfo};
-use super::sequence::TimingSource;
-use super::sequence::TokenCountSource;
+use super::sequence::{TimingSource, TokenCountSource};
 use super::timeline::{Moment, PrefillTimes};
 
 /// What one source reports of one sequence. Timestamps are on the engine's clock.

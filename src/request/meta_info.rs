@@ -5,8 +5,8 @@
 
 use crate::clock::{NANOS, Stamp};
 
-use super::names::names;
 use super::scan::rule::{Field, Rule, Scalar, members, object, scalar};
+use crate::names::names;
 
 /// A number in `meta_info`, in any order but for the last, which [`MEMBERS`] names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,9 +258,8 @@ impl MetaInfo {
     /// Returns a moment. Numbers from 1e9 on are epoch seconds; smaller ones are of another clock, or no timestamp.
     pub fn epoch(&self, member: Member) -> Option<Stamp> {
         let nanos = self.number(member)?;
-        (BILLION..6 * BILLION)
-            .contains(&nanos)
-            .then(|| Stamp::from_nanos(nanos))
+        let is_epoch = (BILLION..6 * BILLION).contains(&nanos);
+        is_epoch.then(|| Stamp::from_nanos(nanos))
     }
 
     /// A duration of less than 30 years.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use nix::errno::Errno;
 
-use super::names::names;
+use crate::names::names;
 
 names! {
     /// How a request ended. The default holds until the end is known: only the proxy has the request by then. The docs show the
@@ -135,9 +135,7 @@ fn of_response<'f>(facts: &ResponseFacts<'f>) -> (Outcome, String, &'f str) {
         };
     }
     if let Some(failure) = facts.failure {
-        let code = failure
-            .code
-            .map_or_else(String::new, |code| code.to_string());
+        let code = failure.code.map_or(String::new(), |code| code.to_string());
         return match failure.is_abort && quote.is_empty() {
             true => (of_failure(failure), error_text(&code, ABORTED), ""),
             false => (of_failure(failure), code, quote),
@@ -164,13 +162,10 @@ fn of_status(status: u16) -> Option<Outcome> {
 
 /// Returns the outcome of an error inside a 200.
 fn of_failure(failure: &Failure) -> Outcome {
-    let full = failure
-        .message
-        .to_ascii_lowercase()
-        .contains("queue is full");
+    let message = failure.message.to_ascii_lowercase();
     match failure.code {
         Some(408 | 429 | 503) => Outcome::Rejected,
-        _ if full => Outcome::Rejected,
+        _ if message.contains("queue is full") => Outcome::Rejected,
         // smg 1.13.0 reports a broken server connection this way, and ends the stream properly.
         None if failure.message.starts_with("Stream error:") => Outcome::UpstreamDied,
         // The engine was ordered to drop it: neither the server nor the client failed.

@@ -8,9 +8,9 @@ pub use rules::Endpoint;
 
 use crate::clock::Stamp;
 
-use super::names::names;
 use super::scan::{Progress, Scanner};
 use super::sse::{EventSink, SseScanner};
+use crate::names::names;
 
 /// Reads a response body in pieces; keeps no bytes of it.
 #[derive(Debug)]

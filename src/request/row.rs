@@ -190,10 +190,8 @@ impl Row {
             Some(TtftSource::Server) => Period::TTFT_ENGINE,
             _ => Period::TTFT_OBSERVED,
         };
-        PERIODS
-            .iter()
-            .copied()
-            .chain([(ColumnId::ttft.column(), ttft)])
+        let ttft = (ColumnId::ttft.column(), ttft);
+        PERIODS.iter().copied().chain([ttft])
     }
 
     /// Returns prompt tokens: by `meta_info`, else `usage`.
@@ -312,9 +310,8 @@ impl Unseens {
             ),
             (Unseen::FirstToken, lacks(Moment::FirstToken)),
         ];
-        all.into_iter()
-            .filter_map(|(one, is)| is.then_some(one))
-            .collect()
+        let found = all.into_iter().filter(|(_, is)| *is);
+        found.map(|(one, _)| one).collect()
     }
 }
 

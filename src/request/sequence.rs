@@ -4,7 +4,7 @@ use crate::clock::{NANOS, Stamp};
 use crate::stats::Histogram;
 
 use super::meta_info::{Member, MemberSet, MetaInfo};
-use super::names::names;
+use crate::names::names;
 
 mod row;
 

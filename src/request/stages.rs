@@ -61,11 +61,8 @@ impl Breakdown {
             let from = timeline.period_of(stage)?.from;
             timeline.nanos(Period { from, to })
         };
-        let (first, total_nanos) = STAGES
-            .iter()
-            .enumerate()
-            .find_map(|(at, stage)| Some((at, to_end(stage)?)))?;
-
+        let mut stages = STAGES.iter().enumerate();
+        let (first, total_nanos) = stages.find_map(|(at, stage)| Some((at, to_end(stage)?)))?;
         let (mut parts, mut unplaced) = measured_parts(timeline, first, before);
         if let Some(spent) = last_seen {
             match STAGES.get(before).and_then(to_end) {
@@ -228,11 +225,8 @@ impl Row {
         let begun = |stage: &Stage| timeline.period_of(stage).is_some_and(|of| !lacks(of.from));
         let first = STAGES.iter().rposition(begun)?;
         let is_observed = |stage: &&Stage| stage.period.to.clock(side) == side.clock();
-        let later = STAGES[first..]
-            .iter()
-            .take_while(|stage| !is_observed(stage))
-            .count();
-        let stages = STAGES[first..=first + later].iter();
+        let later = STAGES[first..].iter().take_while(|of| !is_observed(of));
+        let stages = STAGES[first..=first + later.count()].iter();
         let own = stages.filter(|stage| timeline.period_of(stage).is_some());
         Some(own.map(|stage| StageSet::of(stage.period)).collect())
     }

@@ -74,8 +74,7 @@ impl Stamps {
             all.truncate(MEMBER_COUNT);
             serde_json::from_value(all.into()).ok()
         };
-        let this_version = serde_json::from_str(value).ok();
-        let mut stamps: Stamps = this_version.or_else(later_version)?;
+        let mut stamps: Stamps = serde_json::from_str(value).ok().or_else(later_version)?;
         stamps.failed.truncate(MAX_FAILED);
         stamps.hop = stamps.hop.filter(|hop| !hop.clock.is_empty());
         Some(stamps).filter(|stamps| !stamps.clock.is_empty())

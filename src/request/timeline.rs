@@ -9,7 +9,7 @@ pub use moment::{ClockOf, ENGINE, Moment, Period, STAGES, Side, Stage};
 use crate::clock::Stamp;
 use crate::offset::Offset;
 
-use super::names::names;
+use crate::names::names;
 
 names! {
     /// The clock that the engine's times are on.

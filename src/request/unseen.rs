@@ -1,7 +1,7 @@
 //! What of a request was not measured, why, and what would measure it.
 
 use super::cell::{Value, cells};
-use super::names::names;
+use crate::names::names;
 
 names! {
     /// Something of a request that was not measured, so that stages are joined; for the engine's moments, why some or all are

@@ -46,18 +46,17 @@ impl Wait {
 
     /// Returns the wait in the server queue: column `pure_queue_time`, unless impossible. A pair has no one queue.
     pub fn in_server_queue<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Wait> {
-        let inconsistency = text(cell(ColumnId::inconsistency));
+        let inconsistency = cell(ColumnId::inconsistency);
         let names = ["pure_queue_time", "queue_end<"];
-        let is_impossible = names.iter().any(|name| inconsistency.contains(name));
-        let nanos = whole(cell(ColumnId::pure_queue_time))?;
+        let is_impossible = names.iter().any(|name| inconsistency.text().contains(name));
+        let nanos = cell(ColumnId::pure_queue_time).integer()?;
         let is_of_pair = !matches!(cell(ColumnId::disaggregated), Value::Empty);
         if nanos < 0 || is_impossible || is_of_pair {
             return None;
         }
         // On the server's clock the moments of all its requests are exact.
-        let state = text(cell(ColumnId::clock_state));
-        let offset = || whole(cell(ColumnId::clock_offset)).unwrap_or(0);
-        let shift = match &*state {
+        let offset = || cell(ColumnId::clock_offset).integer().unwrap_or(0);
+        let shift = match cell(ColumnId::clock_state).text() {
             "offset" => Some(offset()),
             "raw" => None,
             _ => Some(0),
@@ -79,14 +78,14 @@ impl Wait {
     /// Returns the waits at the servers of a pair. A stay ends when the sequence no longer holds what others wait for; a transfer
     /// is nobody's fault.
     fn at_pair<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Vec<Wait> {
-        let time = |column| whole(cell(column));
+        let time = |column| cell(column).integer();
         let after = |from: Option<i64>, column| from?.checked_add(time(column)?);
         let reserved = time(ColumnId::kv_reserved_time);
         let admitted = after(reserved, ColumnId::prefill_queue_time);
         let prefilled = after(admitted, ColumnId::prefill_time);
         let arrived = time(ColumnId::kv_arrived_time);
         // Our times do not compare with the servers' then.
-        let is_raw = text(cell(ColumnId::clock_state)) == "raw";
+        let is_raw = cell(ColumnId::clock_state).text() == "raw";
         let shift = (!is_raw).then_some(0);
         let ended = ended(cell, shift);
         let queued = time(ColumnId::queue_time_start);
@@ -123,16 +122,17 @@ impl Wait {
     /// sending to its end. `None` if one of its waits has a stay, or it did not reach a server.
     pub fn untimed<'a>(waits: &[Wait], cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Interval> {
         let is_timed = waits.iter().any(|wait| wait.stay.is_some());
-        let ended_in = text(cell(ColumnId::ended_in));
+        let ended_in = cell(ColumnId::ended_in);
         let stages = STAGES.iter();
         let mut before = stages.take_while(|stage| stage.period.to <= Moment::ServerCreated);
-        let is_before = before.any(|stage| stage.name == ended_in);
-        if is_timed || is_before || ["connecting", "proxy"].contains(&&*ended_in) {
+        let is_before = before.any(|stage| stage.name == ended_in.text());
+        if is_timed || is_before || ["connecting", "proxy"].contains(&ended_in.text()) {
             return None;
         }
-        let first = |columns: &[ColumnId]| columns.iter().find_map(|column| whole(cell(*column)));
+        let first =
+            |columns: &[ColumnId]| columns.iter().find_map(|column| cell(*column).integer());
         // The end of a response is not the end of a generation in the background.
-        let is_over = text(cell(ColumnId::unread)) != Unread::Background.name();
+        let is_over = cell(ColumnId::unread).text() != Unread::Background.name();
         let end = first(&[ColumnId::end_time, ColumnId::finish_time]).filter(|_| is_over);
         Some(Interval {
             start: first(&SEND_COLUMNS).unwrap_or(i64::MIN),
@@ -143,9 +143,9 @@ impl Wait {
     /// Returns what a request waited for before it was sent to a server, given the cells of its first row.
     pub fn before_server<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> ByCause {
         // Waiting for a client that is slow to send its prompt is no router's time.
-        let prompt = whole(cell(ColumnId::prompt_wait)).unwrap_or(0);
-        let nanos =
-            whole(cell(ColumnId::queue_time_in_router)).map(|nanos| nanos.saturating_sub(prompt));
+        let prompt = cell(ColumnId::prompt_wait).integer().unwrap_or(0);
+        let held = cell(ColumnId::queue_time_in_router).integer();
+        let nanos = held.map(|nanos| nanos.saturating_sub(prompt));
         let Some(nanos) = nanos.filter(|nanos| *nanos >= MIN_ROUTER_WAIT_NANOS) else {
             return ByCause::default();
         };
@@ -157,8 +157,8 @@ impl Wait {
             false => Cause::Router,
         };
         // Failed attempts, for as long as they took; all of the wait if that is unknown.
-        let failed = text(cell(ColumnId::failed_attempts));
-        let took: Option<i64> = attempt::parse_failed(&failed)
+        let failed = cell(ColumnId::failed_attempts);
+        let took: Option<i64> = attempt::parse_failed(failed.text())
             .map(|failed| failed.nanos)
             .sum();
         let down = took.map_or(nanos, |took| took.min(nanos));
@@ -171,9 +171,9 @@ impl Wait {
 
 /// Returns the stay at the server; `shift` is `None` if the proxy's clock does not compare with the server's.
 fn stay<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option<Stay> {
-    let at = |column| whole(cell(column))?.checked_add(shift.unwrap_or(0));
+    let at = |column| cell(column).integer()?.checked_add(shift.unwrap_or(0));
     let started = at(ColumnId::queue_time_end)?;
-    let tokens = |column| whole(cell(column)).unwrap_or(0).max(0) as u64;
+    let tokens = |column| cell(column).integer().unwrap_or(0).max(0) as u64;
     let prompt = tokens(ColumnId::actual_prompt_tokens);
     Some(Stay {
         queued: at(ColumnId::queue_time_start)?,
@@ -193,28 +193,11 @@ fn is_possible(stay: &Stay) -> bool {
 
 /// Returns when it left the server: by our own moments only if their clocks compare.
 fn ended<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option<i64> {
-    let at = |column| whole(cell(column))?.checked_add(shift.unwrap_or(0));
+    let at = |column| cell(column).integer()?.checked_add(shift.unwrap_or(0));
     let ours = |column| at(column).filter(|_| shift.is_some());
     at(ColumnId::server_finish_time)
         .or_else(|| ours(ColumnId::finish_time))
         .or_else(|| ours(ColumnId::end_time))
-}
-
-/// The integer of a count, a duration or a moment, in nanoseconds for the last two.
-fn whole(value: Value<'_>) -> Option<i64> {
-    match value {
-        Value::Count(count) => i64::try_from(count).ok(),
-        Value::Nanos(nanos) => Some(nanos),
-        Value::Time(at) => Some(at.nanos()),
-        Value::Empty | Value::Text(_) | Value::Bool(_) => None,
-    }
-}
-
-fn text(value: Value<'_>) -> std::borrow::Cow<'_, str> {
-    match value {
-        Value::Text(text) => text,
-        _ => "".into(),
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use clap::ArgAction::SetFalse;
 use clap::{Parser, ValueEnum};
 
 use super::engine::Profile;
-use crate::request::names::names;
+use crate::names::names;
 use crate::units::{MS, at_least, between, rate, time};
 
 /// A heading of the help.

@@ -40,22 +40,15 @@ impl Window {
         Some(Window { whole, bucket })
     }
 
-    /// The number of buckets.
-    pub fn buckets(&self) -> usize {
-        let length = self.whole.length().unsigned_abs();
-        length.div_ceil(self.bucket.unsigned_abs()) as usize
-    }
-
-    /// The interval of a bucket.
-    fn edges(&self, bucket: usize) -> Interval {
-        let edge = |n: usize| {
-            let after = (n as i64).saturating_mul(self.bucket);
-            self.whole.start.saturating_add(after).min(self.whole.end)
+    /// The interval of each bucket.
+    pub fn buckets(&self) -> Vec<Interval> {
+        let Interval { start, end } = self.whole;
+        let starts = (start..end).step_by(self.bucket as usize);
+        let bucket = |start: i64| Interval {
+            start,
+            end: start.saturating_add(self.bucket).min(end),
         };
-        Interval {
-            start: edge(bucket),
-            end: edge(bucket + 1),
-        }
+        starts.map(bucket).collect()
     }
 }
 
@@ -109,7 +102,8 @@ impl Concurrency {
     /// are ignored.
     pub fn of(intervals: impl IntoIterator<Item = Interval>, window: &Window) -> Concurrency {
         // Per bucket, nanoseconds times level; divided by the length at the end.
-        let mut series = vec![0.0; window.buckets()];
+        let buckets = window.buckets();
+        let mut series = vec![0.0; buckets.len()];
         let mut changes: Vec<(i64, i64)> = Vec::new();
         let bucket = |at: i64| ((at - window.whole.start) / window.bucket) as usize;
         let inside = intervals.into_iter();
@@ -117,7 +111,7 @@ impl Concurrency {
             changes.extend([(interval.start, 1), (interval.end, -1)]);
             let touched = bucket(interval.start)..=bucket(interval.end - 1);
             for (sum, index) in series[touched.clone()].iter_mut().zip(touched) {
-                let part = interval.within(&window.edges(index));
+                let part = interval.within(&buckets[index]);
                 *sum += part.map_or(0, |part| part.length()) as f64;
             }
         }
@@ -129,8 +123,8 @@ impl Concurrency {
             peak = peak.max(level);
         }
         let total: f64 = series.iter().sum();
-        for (bucket, sum) in series.iter_mut().enumerate() {
-            *sum /= window.edges(bucket).length().max(1) as f64;
+        for (bucket, sum) in buckets.iter().zip(&mut series) {
+            *sum /= bucket.length().max(1) as f64;
         }
         Concurrency {
             mean: total / window.whole.length().max(1) as f64,
@@ -176,11 +170,11 @@ mod tests {
         ] {
             let window = Window::new(interval(7, 7 + length)).unwrap();
             assert_eq!(window.bucket, bucket, "{length}");
-            assert!((40..=100).contains(&window.buckets()), "{length}");
+            assert!((40..=100).contains(&window.buckets().len()), "{length}");
         }
         assert_eq!(Window::new(interval(5, 5)), None);
         let widest = Window::new(interval(0, i64::MAX)).unwrap();
-        assert!(widest.buckets() <= 100);
+        assert!(widest.buckets().len() <= 100);
     }
 
     proptest! {

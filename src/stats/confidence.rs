@@ -129,7 +129,7 @@ pub enum Statistic {
 }
 
 /// The difference `b − a` of a statistic with its 95 % confidence interval, in the unit of the samples.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct PairedDifference {
     /// The statistic of the first sample.
     pub of_a: f64,

@@ -4,8 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, BufWriter, IntoInnerError, Write};
 
 use crate::clock::Stamp;
-use crate::request::Row;
-use crate::request::csv;
+use crate::request::{Row, csv};
 
 /// Writes rows to `W`, each `write_all` with whole lines only.
 #[derive(Debug)]

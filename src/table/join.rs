@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::clock::Stamp;
+use crate::clock::{Stamp, seconds};
 use crate::disk::NewFile;
 use crate::error::Error;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
@@ -43,11 +43,9 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
     }
     let (mut notes, mut origin) = (Vec::new(), None);
     let mut read = |path: &Path, side| {
-        let began = origin.map(|(began, _)| began);
-        let (rows, stats) = read_rotated(path, began)?;
-        let base = stats.origin.map(|origin| origin.base);
-        check(&rows, base, path, side)?;
-        origin = origin.or(stats.began.zip(stats.origin));
+        let (rows, stats) = read_rotated(path, origin.map(seconds))?;
+        check(&rows, stats.origin.map(Base::of), path, side)?;
+        origin = origin.or(stats.origin);
         notes.extend(stats.left_out());
         Ok::<Table, Error>(rows)
     };
@@ -56,15 +54,14 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
     for hop in hops {
         hop_rows.append(read(hop, "hop")?);
     }
-    let origin_nanos = origin.map_or(0, |(_, origin)| origin.nanos);
-    let attempts = JoinedAttempts::find(&front, &hop_rows);
-    let mut joining = Joining::new(&front, &hop_rows, &attempts);
+    let origin_nanos = origin.unwrap_or(0);
+    let mut joining = Joining::new(&front, &hop_rows);
+    notes.push(joining.note());
     let rows = front.first_rows().flat_map(|first| joining.joined(first));
     // Created only now, so that a failed join leaves no folder.
     let file = std::fs::create_dir_all(out.parent().unwrap_or(Path::new("")))
         .and_then(|()| write(NewFile::create_new(out)?, origin_nanos, rows));
     file.map_err(|cause| Error::write(out, cause))?;
-    notes.push(attempts.note(&front));
     Ok(notes)
 }
 
@@ -106,7 +103,7 @@ pub fn add_front_reports(
         row
     };
     let all = rows.first_rows().flat_map(|first| rows.request(first));
-    let origin_nanos = stats.origin.map_or(0, |origin| origin.nanos);
+    let origin_nanos = stats.origin.unwrap_or(0);
     let file =
         NewFile::replacing(path).and_then(|file| write(file, origin_nanos, all.map(with_report)));
     file.map_err(|cause| Error::write(path, cause))?;
@@ -146,17 +143,6 @@ fn check(table: &Table, base: Option<Base>, path: &Path, side: &str) -> Result<(
     Err(Error::read(path, message))
 }
 
-/// The attempts of each request of a front.
-struct JoinedAttempts {
-    /// By the request's first row.
-    requests: HashMap<usize, Attempts>,
-    /// How many attempts belong to a request, and how many to none.
-    matched: usize,
-    unmatched: usize,
-    /// How many rows are of an attempt that was read before.
-    repeated: usize,
-}
-
 /// The attempts of a request, as first rows of the hops. The two legs of a pair count as one attempt.
 struct Attempts {
     /// The one whose response the front read, as far as known.
@@ -167,69 +153,6 @@ struct Attempts {
     others: Vec<usize>,
 }
 
-impl JoinedAttempts {
-    /// Matches an attempt by its parent span, which the front sent. A router that begins spans of its own drops that span; then
-    /// the request's id decides, if only one request had it.
-    fn find(front: &Table, hops: &Table) -> JoinedAttempts {
-        let mut by_span = HashMap::new();
-        let mut by_id: HashMap<&str, Option<usize>> = HashMap::new();
-        for row in front.first_rows() {
-            let span = front.text(ColumnId::span_id, row);
-            if !span.is_empty() {
-                by_span.insert(span, row);
-            }
-            let entry = by_id.entry(id(front, row));
-            entry.and_modify(|found| *found = None).or_insert(Some(row));
-        }
-        let (mut matched, mut unmatched, mut repeated) = (0, 0, 0);
-        let mut found: HashMap<usize, Vec<usize>> = HashMap::new();
-        let mut spans = HashSet::new();
-        for hop in hops.first_rows() {
-            let span = hops.text(ColumnId::span_id, hop);
-            if !span.is_empty() && !spans.insert(span) {
-                repeated += 1;
-                continue;
-            }
-            let parent = hops.text(ColumnId::parent_span_id, hop);
-            let by_span = by_span.get(parent).copied();
-            let by_id = || by_id.get(id(hops, hop)).copied().flatten();
-            match by_span.or_else(by_id) {
-                Some(row) => {
-                    matched += 1;
-                    found.entry(row).or_default().push(hop);
-                }
-                None => unmatched += 1,
-            }
-        }
-        let requests = found.into_iter();
-        let requests = requests.map(|(row, hop)| (row, Attempts::new(front, row, hops, hop)));
-        JoinedAttempts {
-            requests: requests.collect(),
-            matched,
-            unmatched,
-            repeated,
-        }
-    }
-
-    /// Returns a message: how many attempts and requests were matched, and how many were not.
-    fn note(&self, front: &Table) -> String {
-        let (matched, unmatched, joined) = (self.matched, self.unmatched, self.requests.len());
-        let attempts = matched + unmatched;
-        let of = front.first_rows().count();
-        let rest = match unmatched {
-            0 => String::new(),
-            _ => format!(": the front has no request for the other {unmatched}"),
-        };
-        let repeated = match self.repeated {
-            0 => String::new(),
-            rows => format!("; {rows} rows of hops were given twice, and count once"),
-        };
-        format!(
-            "{matched} of {attempts} attempts joined to {joined} of {of} requests{rest}{repeated}"
-        )
-    }
-}
-
 /// A request's id without the `#0` of its first sequence.
 fn id(table: &Table, row: usize) -> &str {
     let id = table.text(ColumnId::req_id, row);
@@ -238,11 +161,8 @@ fn id(table: &Table, row: usize) -> &str {
 
 impl Attempts {
     fn new(front: &Table, row: usize, hops: &Table, mut all: Vec<usize>) -> Attempts {
-        let began = |hop: &usize| {
-            hops.number(ColumnId::router_send_time, *hop)
-                .unwrap_or(f64::NAN)
-        };
-        all.sort_by(|a, b| began(a).total_cmp(&began(b)));
+        let began = |hop: &usize| hops.integer(ColumnId::router_send_time, *hop);
+        all.sort_by_key(|hop| began(hop).unwrap_or(i64::MAX));
         // The router sends both legs of an attempt with the same room.
         let room = |hop: &usize| hops.text(ColumnId::bootstrap_room, *hop);
         let is_other_leg = |a: &usize, b: &usize| !room(a).is_empty() && room(a) == room(b);
@@ -309,7 +229,13 @@ impl Attempts {
 struct Joining<'a> {
     front: &'a Table,
     hops: &'a Table,
-    attempts: &'a JoinedAttempts,
+    /// The attempts of each request that has any, by its first row.
+    attempts: HashMap<usize, Attempts>,
+    /// How many attempts belong to a request, and how many to none.
+    matched: usize,
+    unmatched: usize,
+    /// How many rows are of an attempt that was read before.
+    repeated: usize,
     /// The offsets of the hops' clocks from the front's.
     offsets: OffsetTable,
     /// The exchanges that bound the offsets, in order of time: end time, the front's row, the hop's row.
@@ -319,27 +245,83 @@ struct Joining<'a> {
 }
 
 impl<'a> Joining<'a> {
-    fn new(front: &'a Table, hops: &'a Table, attempts: &'a JoinedAttempts) -> Joining<'a> {
+    /// Matches an attempt by its parent span, which the front sent. A router that begins spans of its own drops that span; then
+    /// the request's id decides, if only one request had it.
+    fn new(front: &'a Table, hops: &'a Table) -> Joining<'a> {
+        let mut by_span = HashMap::new();
+        let mut by_id: HashMap<&str, Option<usize>> = HashMap::new();
+        for row in front.first_rows() {
+            let span = front.text(ColumnId::span_id, row);
+            if !span.is_empty() {
+                by_span.insert(span, row);
+            }
+            let entry = by_id.entry(id(front, row));
+            entry.and_modify(|found| *found = None).or_insert(Some(row));
+        }
+        let (mut matched, mut unmatched, mut repeated) = (0, 0, 0);
+        let mut found: HashMap<usize, Vec<usize>> = HashMap::new();
+        let mut spans = HashSet::new();
+        for hop in hops.first_rows() {
+            let span = hops.text(ColumnId::span_id, hop);
+            if !span.is_empty() && !spans.insert(span) {
+                repeated += 1;
+                continue;
+            }
+            let parent = hops.text(ColumnId::parent_span_id, hop);
+            let by_span = by_span.get(parent).copied();
+            let by_id = || by_id.get(id(hops, hop)).copied().flatten();
+            match by_span.or_else(by_id) {
+                Some(row) => {
+                    matched += 1;
+                    found.entry(row).or_default().push(hop);
+                }
+                None => unmatched += 1,
+            }
+        }
+        let attempts = found.into_iter();
+        let attempts = attempts.map(|(row, hop)| (row, Attempts::new(front, row, hops, hop)));
+        let attempts: HashMap<usize, Attempts> = attempts.collect();
         let exchange = |(row, of): (&usize, &Attempts)| {
             let ended = front.integer(ColumnId::end_time, *row)?;
             Some((ended, *row, of.answered?))
         };
-        let mut exchanges: Vec<_> = attempts.requests.iter().filter_map(exchange).collect();
+        let mut exchanges: Vec<_> = attempts.iter().filter_map(exchange).collect();
         exchanges.sort_unstable();
         Joining {
             front,
             hops,
             attempts,
+            matched,
+            unmatched,
+            repeated,
             offsets: OffsetTable::default(),
             exchanges,
             added: 0,
         }
     }
 
+    /// Returns a message: how many attempts and requests were matched, and how many were not.
+    fn note(&self) -> String {
+        let (matched, unmatched, joined) = (self.matched, self.unmatched, self.attempts.len());
+        let attempts = matched + unmatched;
+        let of = self.front.first_rows().count();
+        let rest = match unmatched {
+            0 => String::new(),
+            _ => format!(": the front has no request for the other {unmatched}"),
+        };
+        let repeated = match self.repeated {
+            0 => String::new(),
+            rows => format!("; {rows} rows of hops were given twice, and count once"),
+        };
+        format!(
+            "{matched} of {attempts} attempts joined to {joined} of {of} requests{rest}{repeated}"
+        )
+    }
+
     /// Returns the joined rows of a request, given its first row; those of the front if no hop has an attempt of it.
     fn joined(&mut self, first: usize) -> Vec<Row> {
         let mut rows = self.front.request(first);
-        let Some(attempts) = self.attempts.requests.get(&first) else {
+        let Some(attempts) = self.attempts.remove(&first) else {
             return rows;
         };
         let answered = attempts.answered;

@@ -33,19 +33,10 @@ pub struct ReadStats {
     pub cut: Vec<String>,
     /// Columns that this version does not know.
     pub unknown_columns: Vec<String>,
-    /// The origin of the table's times.
-    pub origin: Option<TimeOrigin>,
+    /// The origin of the table's times in the base of its files, nanoseconds: 0 if they count from the run's start.
+    pub origin: Option<i64>,
     /// The same in Unix seconds, if known.
     pub began: Option<f64>,
-}
-
-/// The origin of the times of a table.
-#[derive(Clone, Copy, Debug)]
-pub struct TimeOrigin {
-    /// The base of the times in its files.
-    pub base: Base,
-    /// The origin in that base, nanoseconds.
-    pub nanos: i64,
 }
 
 /// Columns that no report uses. They would take a third of the memory.
@@ -59,16 +50,6 @@ const MAX_LINE_BYTES: u64 = disk::MAX_LINE_BYTES as u64;
 /// Times from this second on count from the Unix epoch, as no run takes three years; smaller ones from a run's start, as none
 /// is of 1973.
 const MIN_EPOCH_S: i64 = 100_000_000;
-
-impl Table {
-    /// Reads a file of rows, without those that cannot be read.
-    ///
-    /// # Errors
-    /// As [`read`].
-    pub fn read(path: &Path) -> Result<Table, Error> {
-        read(&[path.to_owned()], None, SKIPPED_COLUMNS).map(|(table, _)| table)
-    }
-}
 
 impl ReadStats {
     /// Returns which rows are left out and why, `None` if none are.
@@ -89,7 +70,8 @@ impl ReadStats {
 }
 
 impl Base {
-    fn of(nanos: i64) -> Base {
+    /// The base of a time in a file, or of its origin.
+    pub(super) fn of(nanos: i64) -> Base {
         match nanos / NANOS {
             ..MIN_EPOCH_S => Base::Run,
             _ => Base::Epoch,
@@ -97,16 +79,15 @@ impl Base {
     }
 }
 
-impl TimeOrigin {
-    /// The origin for a file whose first time is `first`, of a run that began at `began` (Unix seconds).
-    fn new(first: i64, began: Option<f64>) -> TimeOrigin {
-        let base = Base::of(first);
-        let began = began.map(|began| (began * NANOS as f64).round() as i64);
-        let nanos = match base {
-            Base::Run => 0,
-            Base::Epoch => began.unwrap_or(first - first % NANOS),
-        };
-        TimeOrigin { base, nanos }
+/// The origin of the times of a file whose first time is `first`, of a run that began at `began` (Unix seconds).
+fn origin_of(first: i64, began: Option<f64>) -> i64 {
+    let began = began.map(|began| (began * NANOS as f64).round() as i64);
+    match Base::of(first) {
+        Base::Run => 0,
+        base => {
+            let began = began.filter(|began| Base::of(*began) == base);
+            began.unwrap_or(first - first % NANOS)
+        }
     }
 }
 
@@ -235,15 +216,13 @@ fn read_file(
             .filter_map(|(_, text)| first_time(text, &header));
         if !has_times && let Some(time) = times.next() {
             has_times = true;
-            let origin = stats.origin;
-            let origin = origin.unwrap_or_else(|| TimeOrigin::new(time, stats.began));
-            stats.origin = Some(origin);
+            let origin = *stats.origin.get_or_insert(origin_of(time, stats.began));
             let base = Base::of(time);
-            if base != origin.base {
+            if base != Base::of(origin) {
                 return Err(other_base(path, base));
             }
             if base == Base::Epoch {
-                stats.began = Some(seconds(origin.nanos));
+                stats.began = Some(seconds(origin));
             }
         }
         let origin = stats.origin;
@@ -345,12 +324,7 @@ fn first_time(text: &[u8], header: &Header) -> Option<i64> {
 type ParsedChunk = (Table, Vec<String>, u64);
 
 /// Parses the lines of a chunk, of which the first has this number.
-fn parse_lines(
-    first: u64,
-    text: Vec<u8>,
-    header: &Header,
-    origin: Option<TimeOrigin>,
-) -> ParsedChunk {
+fn parse_lines(first: u64, text: Vec<u8>, header: &Header, origin: Option<i64>) -> ParsedChunk {
     let (mut table, mut examples, mut broken) = (Table::default(), Vec::new(), 0);
     let mut cells = Vec::with_capacity(header.len());
     let lines = text.split_inclusive(|byte| *byte == b'\n');
@@ -377,7 +351,7 @@ fn parse_lines(
 fn parse_row<'l>(
     line: &'l [u8],
     header: &Header,
-    origin: Option<TimeOrigin>,
+    origin: Option<i64>,
     cells: &mut Vec<(ColumnId, Value<'l>)>,
 ) -> Result<(), String> {
     let line = line.strip_suffix(b"\n");
@@ -398,16 +372,13 @@ fn parse_row<'l>(
             Unit::Text if column.id == ColumnId::outcome && Outcome::named(&cell).is_none() => None,
             Unit::Text => Some(Value::Text(cell.clone())),
             // Other programs that saved the file anew write `TRUE` or `true`.
-            Unit::Bool => ["True", "False"]
-                .into_iter()
-                .find(|name| cell.eq_ignore_ascii_case(name))
-                .map(|name| Value::Text(name.into())),
+            Unit::Bool => cell.to_ascii_lowercase().parse().ok().map(Value::Bool),
             Unit::Count => cell.parse().ok().map(Value::Count),
             Unit::Latency | Unit::Seconds => nanos(cell.as_bytes()).map(Value::Nanos),
             Unit::Time => {
                 let at = nanos(cell.as_bytes());
-                let at = at.filter(|at| origin.is_none_or(|origin| origin.base == Base::of(*at)));
-                let origin = origin.map_or(0, |origin| origin.nanos);
+                let origin = origin.unwrap_or(0);
+                let at = at.filter(|at| Base::of(*at) == Base::of(origin));
                 at.map(|at| Value::Time(Stamp::from_nanos(at).plus_nanos(-origin)))
             }
         };

@@ -68,9 +68,9 @@ impl Store {
     /// Sets the cell of a row, which may be a new one.
     pub fn put(&mut self, cell: &Value<'_>, row: usize) {
         match self {
-            Store::Numbers(numbers) => numbers.put(number(cell), row),
+            Store::Numbers(numbers) => numbers.put(cell.integer().unwrap_or(EMPTY), row),
             Store::Texts(texts) => {
-                let code = texts.code(text(cell));
+                let code = texts.code(cell.text());
                 put(&mut texts.cells, row, code, 0);
             }
         }
@@ -174,26 +174,6 @@ impl Texts {
             self.codes.insert(text.to_owned(), code);
         }
         code
-    }
-}
-
-/// The number of a cell; [`EMPTY`] if it has none.
-fn number(cell: &Value<'_>) -> i64 {
-    match cell {
-        Value::Count(count) => i64::try_from(*count).unwrap_or(i64::MAX),
-        Value::Nanos(nanos) => *nanos,
-        Value::Time(at) => at.nanos(),
-        Value::Empty | Value::Text(_) | Value::Bool(_) => EMPTY,
-    }
-}
-
-/// The text of a cell; empty if it has none.
-fn text<'c>(cell: &'c Value<'_>) -> &'c str {
-    match cell {
-        Value::Text(text) => text,
-        Value::Bool(true) => "True",
-        Value::Bool(false) => "False",
-        _ => "",
     }
 }
 

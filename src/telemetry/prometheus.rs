@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, IntGauge, Registry, Result, TextEncoder};
 
 use crate::clock::Clock;
+use crate::names::names;
 use crate::request::Endpoint;
-use crate::request::names::names;
 use crate::stats::waits::Cause;
 
 use super::family::{Family, MAX_LABEL_SETS};

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use rand_chacha::ChaCha8Rng;
 
-use crate::request::names::names;
+use crate::names::names;
 use crate::telemetry::prometheus::ChosenBy;
 
 use super::Rules;

@@ -329,31 +329,25 @@ impl Results {
     /// What the reader of a load's predictions must know.
     fn notes(&self, load: &Load, grid: &[Vec<Entry>]) -> Vec<String> {
         let needs_slots = !grid.iter().all(|of| value(of, SLOTS).is_some());
-        let mut notes: Vec<String> = Vec::new();
-        if needs_slots && load.slots.iter().all(Option::is_none) {
-            notes.push(
-                "how many requests the servers run at once is not known, and no limit is assumed; give it by \
-                 --max-running-requests, or what it is to be by --set max_running_requests=N"
-                    .to_owned(),
-            );
-        }
-        notes.extend(load.unexplained_wait());
+        let has_no_slots = needs_slots && load.slots.iter().all(Option::is_none);
+        let slots = has_no_slots.then_some(
+            "how many requests the servers run at once is not known, and no limit is assumed; give it by --max-running-requests, or \
+             what it is to be by --set max_running_requests=N",
+        );
         let has_cache = |of: &Vec<Entry>| value(of, NO_CACHE) != Some(&Value::from(true));
-        if load.shares_prefixes() && grid.iter().any(has_cache) {
-            notes.push(
-                "cached tokens are taken as measured: rows do not tell which prompts share a beginning, so what more servers or another \
-                 policy would do to the prefix cache is not predicted"
-                    .to_owned(),
-            );
-        }
+        let is_cached = load.shares_prefixes() && grid.iter().any(has_cache);
+        let cache = is_cached.then_some(
+            "cached tokens are taken as measured: rows do not tell which prompts share a beginning, so what more servers or another \
+             policy would do to the prefix cache is not predicted",
+        );
         let is_set = grid.iter().any(|of| value(of, SERVERS).is_some());
-        if self.fit.may_share && (is_set || self.args.find == Some(Find::Servers)) {
-            notes.push(
-                "no run of --fit has a single server: if its servers shared a GPU, those of num_gpus are as slow as with a share of one"
-                    .to_owned(),
-            );
-        }
-        let named = notes.iter().map(|note| format!("{}: {note}", load.name));
+        let may_share = self.fit.may_share && (is_set || self.args.find == Some(Find::Servers));
+        let share = may_share.then_some(
+            "no run of --fit has a single server: if its servers shared a GPU, those of num_gpus are as slow as with a share of one",
+        );
+        let wait = load.unexplained_wait();
+        let notes = [slots, wait.as_deref(), cache, share].into_iter().flatten();
+        let named = notes.map(|note| format!("{}: {note}", load.name));
         load.notes.iter().cloned().chain(named).collect()
     }
 

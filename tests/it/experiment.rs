@@ -22,6 +22,7 @@ use tempfile::TempDir;
 
 use crate::support::generator::flags;
 use crate::support::process::{self, Done, PROGRAM, queuescope, run, run_aside};
+use crate::support::read_rows;
 use crate::support::router::Which;
 use crate::support::wire::{self, PATIENCE};
 
@@ -71,7 +72,9 @@ async fn send(deployment: &Deployment, folder: &TempDir, name: &str, more: &str)
         dir.display()
     );
     let done = run_aside(queuescope(&flags(&line))).await;
-    Table::read(&dir.join("requests.csv")).unwrap_or_else(|_| panic!("{done:?}"))
+    let rows = dir.join("requests.csv");
+    assert!(rows.is_file(), "{done:?}");
+    read_rows(&rows)
 }
 
 /// The words of a column, each once.

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use futures_util::future::join_all;
 use queuescope::request::Breakdown;
 use queuescope::request::ServerRole;
-use queuescope::table::Table;
 use queuescope::table::join::{add_front_reports, join};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -15,6 +14,7 @@ use tempfile::TempDir;
 use crate::support::listening::Listening;
 use crate::support::pair::{self, Dispatch, Router, took};
 use crate::support::proxy::{Front, Row, assert_cells, known_workers, number, rows};
+use crate::support::read_rows;
 use crate::support::spans;
 use crate::support::upstream::{DONE, Upstream};
 use crate::support::wire::{Client, until};
@@ -138,7 +138,7 @@ async fn check_played(dispatch: &Dispatch, how: How) {
 
 /// The parts of the rows that were read back; they add up to each row's time.
 pub fn parts(path: &Path) -> Vec<Vec<(String, f64)>> {
-    let table = Table::read(path).unwrap();
+    let table = read_rows(path);
     let of = |at| {
         let Some(breakdown) = Breakdown::of(&table.row(at)) else {
             return Vec::new();

@@ -21,6 +21,11 @@ pub mod tls;
 pub mod upstream;
 pub mod wire;
 
+use std::path::Path;
+
+use queuescope::table::Table;
+use queuescope::table::rows::{self, SKIPPED_COLUMNS};
+
 pub use files::files;
 
 /// The lines of a table, each of so many cells with `|` between them.
@@ -29,6 +34,12 @@ pub fn table<const CELLS: usize>(text: &str) -> impl Iterator<Item = [&str; CELL
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         cells.try_into().unwrap_or_else(|_| panic!("{line}"))
     })
+}
+
+/// The rows of a file; panics if it cannot be read.
+pub fn read_rows(path: &Path) -> Table {
+    let (table, _) = rows::read(&[path.to_owned()], None, SKIPPED_COLUMNS).unwrap();
+    table
 }
 
 /// Fails unless this is said, and shows what was.

@@ -7,7 +7,7 @@ use clap::ArgAction::Set;
 
 use crate::experiment::faults::{FaultKind, Schedule};
 use crate::experiment::launch::{EngineName, Router};
-use crate::request::names::names;
+use crate::names::names;
 use crate::traffic;
 use crate::traffic::client::Target;
 use crate::units::{at_least, between, share};

@@ -113,15 +113,13 @@ fn compare_group(group: &[Setting<'_>], names: Vec<String>, comparison: &mut Com
             _ if group.len() <= FEW => &METRICS[..2],
             _ => break,
         };
-        for (m, b) in group.iter().enumerate().skip(n + 1) {
+        for b in &group[n + 1..] {
             let pairs: Vec<RunPair<'_>> = a.pairs(b).collect();
             let found = compare_settings(&pairs, metrics, &mut comparison.notes);
-            let between = (comparison.groups.len(), [n, m]);
             let of_pair = found.into_iter().map(|difference| Difference {
-                a: names[n].clone(),
-                b: names[m].clone(),
+                a: a.name(),
+                b: b.name(),
                 is_against_first: n == 0,
-                between,
                 ..difference
             });
             comparison.differences.extend(of_pair);
@@ -255,10 +253,10 @@ impl Comparison {
         let all = &self.differences;
         let mut found = Vec::new();
         for (metric, _) in &METRICS[..2] {
-            for (group, names) in self.groups.iter().enumerate() {
+            for names in &self.groups {
                 let of = |(statistic, ..): &(Statistic, &str, u32)| {
                     let is_one = |of: &&Difference| {
-                        of.between.0 == group
+                        names.contains(&of.a)
                             && of.metric == Some(*metric)
                             && of.statistic == *statistic
                     };
@@ -290,34 +288,33 @@ impl Comparison {
 
 /// Returns the best setting by these differences as a sentence, with the number of settings that it beats: no setting beats it, and it
 /// beats the most others, or by the most. `None` if no difference is shown.
-fn best(names: &[String], all: &[&Difference]) -> Option<(usize, String)> {
+fn best<'n>(names: &'n [String], all: &[&Difference]) -> Option<(usize, String)> {
     let shown = || all.iter().filter(|of| of.shown);
-    let is_beaten = |at: usize| shown().any(|of| of.is_of(at) && of.winner() != at);
-    let wins = |at: usize| shown().filter(move |of| of.winner() == at);
-    let score = |at: usize| {
-        let by: f64 = wins(at).map(|of| of.difference.abs()).sum();
-        (wins(at).count(), by)
+    let is_beaten = |name: &str| shown().any(|of| of.is_of(name) && of.winner() != name);
+    let wins = |name: &'n str| shown().filter(move |of| of.winner() == name);
+    let score = |name: &'n str| {
+        let by: f64 = wins(name).map(|of| of.difference.abs()).sum();
+        (wins(name).count(), by)
     };
-    let unbeaten = (0..names.len()).filter(|at| wins(*at).count() > 0 && !is_beaten(*at));
+    let names = || names.iter().map(String::as_str);
+    let unbeaten = names().filter(|name| wins(name).count() > 0 && !is_beaten(name));
     let best = unbeaten.max_by(|x, y| {
-        let (x, y) = (score(*x), score(*y));
+        let (x, y) = (score(x), score(y));
         x.0.cmp(&y.0).then(x.1.total_cmp(&y.1))
     })?;
-    let name = |at: usize| names.get(at).map_or("", String::as_str);
-    let against = |at: usize| all.iter().find(|of| of.is_of(best) && of.is_of(at));
+    let against = |name: &str| all.iter().find(|of| of.is_of(best) && of.is_of(name));
     let (mut beaten, mut not_shown, mut not_compared) = (Vec::new(), Vec::new(), 0);
-    for other in (0..names.len()).filter(|at| *at != best) {
+    for other in names().filter(|name| *name != best) {
         match against(other) {
-            Some(of) if of.shown => beaten.push(name(other)),
-            Some(_) => not_shown.push(name(other)),
+            Some(of) if of.shown => beaten.push(other),
+            Some(_) => not_shown.push(other),
             None => not_compared += 1,
         }
     }
     let first = wins(best).next()?;
     let mut sentence = format!(
-        "best on {}: {}, shown against {}",
+        "best on {}: {best}, shown against {}",
         first.label(),
-        name(best),
         beaten.join(" and ")
     );
     if !not_shown.is_empty() {
@@ -330,12 +327,12 @@ fn best(names: &[String], all: &[&Difference]) -> Option<(usize, String)> {
 }
 
 impl Difference {
-    fn winner(&self) -> usize {
-        self.between.1[usize::from(self.difference < 0.0)]
+    fn winner(&self) -> &str {
+        [&self.a, &self.b][usize::from(self.difference < 0.0)]
     }
 
-    fn is_of(&self, at: usize) -> bool {
-        self.between.1.contains(&at)
+    fn is_of(&self, name: &str) -> bool {
+        self.a == name || self.b == name
     }
 }
 

@@ -14,9 +14,13 @@ pub fn difference(by: f64, low: f64, high: f64) -> Difference {
         statistic: P99,
         a: "round_robin".to_owned(),
         b: "shortest_queue".to_owned(),
+        found: PairedDifference {
+            of_a: 0.1,
+            of_b: 0.1 + by,
+            low,
+            high,
+        },
         difference: by,
-        low,
-        high,
         pairs: 1000,
         holds: true,
         ..Difference::default()
@@ -108,7 +112,7 @@ fn pairs_without_a_value_are_left_out_and_counted() {
     for (failed, statistic) in [(f64::INFINITY, P99), (f64::NAN, P50)] {
         b[100..130].fill(failed);
         let found = compared(&a, &b, 30, statistic);
-        assert!(found.high < 0.0, "{found:?}");
+        assert!(found.found.high < 0.0, "{found:?}");
         assert!(!found.is_with_failed && !found.is_shown(), "{found:?}");
     }
     let none = compare(&Vec::new(), [0, 30], Some(ColumnId::ttft), P99);

@@ -44,8 +44,8 @@ impl Request {
 pub struct Counts {
     /// All requests.
     pub requests: u64,
-    /// Every outcome with its count, in the order of reports.
-    pub outcomes: [(Outcome, u64); Outcome::ALL.len()],
+    /// The number of each of [`Outcome::ALL`].
+    pub outcomes: [u64; Outcome::ALL.len()],
     /// Requests that the generator gave up when its run was stopped: neither ok nor failed.
     pub given_up: u64,
     /// The errors of requests that are not ok.
@@ -91,12 +91,11 @@ impl Counts {
     pub(super) fn of(table: &Table, requests: &[Request]) -> Counts {
         let mut counts = Counts {
             requests: requests.len() as u64,
-            outcomes: Outcome::ALL.map(|outcome| (outcome, 0)),
             ..Counts::default()
         };
         for request in requests {
             let row = request.row();
-            counts.outcomes[outcome_of(table, row) as usize].1 += 1;
+            counts.outcomes[outcome_of(table, row) as usize] += 1;
             if !request.is_ok {
                 let error = table.text(ColumnId::error, row);
                 *counts.errors.entry(error.to_owned()).or_default() += 1;
@@ -126,10 +125,10 @@ impl Counts {
 
     /// The number of successful requests.
     pub fn ok(&self) -> u64 {
-        self.outcomes[Outcome::Ok as usize].1
+        self.outcomes[Outcome::Ok as usize]
     }
 
-    /// The number of failed requests.
+    /// The number of failed requests, without those that were given up.
     pub fn failed(&self) -> u64 {
         self.requests - self.ok() - self.given_up
     }

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::clock::Stamp;
-use crate::request::ColumnId;
+use crate::request::{ColumnId, Outcome};
 use crate::stats;
 
 use super::counts::most_frequent;
@@ -90,16 +90,15 @@ fn group(group: &Group, run: &RunFacts) -> Value {
         });
         json!({ "requests": spent.requests, "mean": spent.mean_total(), "parts": parts.collect::<Value>() })
     };
-    let more_of_time = json!({
-        "unseen": object(unseen.map(|(what, requests)| (what.name(), requests))),
-        "sentence": group.time_sentences(),
-        "until_first_token": time(&group.until_first),
-    });
+    let mut time_spent = time(spent);
+    time_spent["unseen"] = object(unseen.map(|(what, requests)| (what.name(), requests)));
+    time_spent["sentence"] = group.time_sentences().into();
+    time_spent["until_first_token"] = time(&group.until_first);
     let more = json!({
         "latency": latencies(group),
         "latency_at_least": object(bounds),
         "failures": failed.collect::<Value>(),
-        "time_spent": joined([time(spent), more_of_time]),
+        "time_spent": time_spent,
     });
     let goodput = group.goodput.as_ref().map(|goodput| {
         json!({
@@ -135,7 +134,7 @@ fn joined<const N: usize>(objects: [Value; N]) -> Value {
 
 fn counts(group: &Group) -> Value {
     let counts = &group.counts;
-    let outcomes = counts.outcomes.iter();
+    let outcomes = Outcome::ALL.map(Outcome::name).into_iter();
     let errors = most_frequent(&counts.errors).take(MAX_LISTED);
     let errors = errors.map(|(error, count)| json!({ "error": error, "count": count }));
     let failed = most_frequent(&counts.failed_attempts).take(MAX_LISTED);
@@ -149,7 +148,7 @@ fn counts(group: &Group) -> Value {
         "failed": counts.failed(),
         "given_up": counts.given_up,
         "success_rate": counts.success_rate(),
-        "outcomes": object(outcomes.map(|(outcome, count)| (outcome.name(), count))),
+        "outcomes": object(outcomes.zip(counts.outcomes)),
         "errors": errors.collect::<Value>(),
         "attempts": counts.attempts,
         "retried_requests": counts.retried,
@@ -164,9 +163,7 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
     let completed = run.per_second(group.completed as f64);
     let per_second = |tokens: Option<u64>| tokens.and_then(|n| run.per_second(n as f64));
     // As in bench_serving: the time in flight of successful requests, over the length of the run.
-    let in_flight = latencies
-        .e2e()
-        .and_then(|e2e| run.per_second(e2e.mean * e2e.count as f64));
+    let in_flight = |e2e: &stats::Summary| run.per_second(e2e.mean * e2e.count as f64);
     json!({
         "schedule_rate": group.schedule_rate,
         "achieved_rate": group.achieved_rate,
@@ -178,7 +175,7 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
         "input_throughput": per_second(tokens.input),
         "output_throughput": per_second(tokens.output),
         "total_throughput": per_second(tokens.total()),
-        "concurrency": in_flight,
+        "concurrency": latencies.e2e().and_then(in_flight),
     })
 }
 

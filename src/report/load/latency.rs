@@ -102,7 +102,7 @@ impl Latencies {
             Latency {
                 id,
                 summary: Summary::of_sorted(&sorted),
-                at_least: lower_bounds(table, all, id).and_then(Summary::with_infinite),
+                at_least: lower_bounds(table, all, id).and_then(|of| Summary::of_sorted(&of)),
                 intervals: intervals(&values, &sorted),
             }
         };
@@ -145,7 +145,7 @@ impl Latencies {
     }
 }
 
-/// Lower bounds of a latency of all requests, seconds; see [`Latency::at_least`].
+/// Lower bounds of a latency of all requests, seconds, ascending; see [`Latency::at_least`].
 fn lower_bounds(table: &Table, requests: &[Request], latency: ColumnId) -> Option<Vec<f64>> {
     let (from, to) = ends(latency)?;
     let is_first_token = to == ColumnId::first_token_time;
@@ -166,16 +166,14 @@ fn lower_bounds(table: &Table, requests: &[Request], latency: ColumnId) -> Optio
             }
         }
     }
-    Some(values)
+    Some(sorted(values))
 }
 
 /// The number of tokens after those of the first event.
 fn later_tokens(table: &Table, row: usize) -> Option<i64> {
-    let first = table
-        .integer(ColumnId::first_event_tokens, row)
-        .unwrap_or(1);
+    let first = table.integer(ColumnId::first_event_tokens, row);
     let tokens = table.integer(ColumnId::actual_output_tokens, row)?;
-    Some(tokens.saturating_sub(first).max(0))
+    Some(tokens.saturating_sub(first.unwrap_or(1)).max(0))
 }
 
 /// A goal of one request, written `name:milliseconds` or with a unit: `ttft:500`, `ttft:0.5s`. Names are those of vLLM's and SGLang's

@@ -53,8 +53,7 @@ impl OverTime {
             let Some(start) = table.arrival(request.row()) else {
                 continue;
             };
-            let ends = request.rows();
-            let ends = ends.filter_map(|row| table.ended(row));
+            let ends = request.rows().filter_map(|row| table.ended(row));
             let whole = ends.max().map(|end| Interval { start, end });
             in_flight.extend(whole);
             let whole = whole.unwrap_or(Interval { start, end: start });

@@ -396,7 +396,7 @@ fn requests_given_up_when_the_run_was_stopped_did_not_fail() {
     // A client that disconnected by itself counts as failed.
     records[10].error = Some("the client went away".to_owned());
     let summary = Summary::of_records(&records, &run());
-    assert_eq!(summary.failed(), 3);
+    assert_eq!(summary.whole.failed(), 3);
 }
 
 #[test]

@@ -114,10 +114,8 @@ impl Summary {
 
     /// Says which requests the figures cover, if not all.
     pub fn of_window(&self) -> Option<String> {
-        let window = self
-            .window
-            .as_ref()
-            .filter(|window| !window.is_whole_run())?;
+        let window = self.window.as_ref();
+        let window = window.filter(|window| !window.is_whole_run())?;
         let [from, to] = [window.from_s, window.to_s].map(duration);
         let requests = count(self.all.counts.requests, "request");
         let (first, last) = (window.left_out_first, window.left_out_last);
@@ -242,14 +240,11 @@ fn table(summary: &Summary) -> Option<Grid> {
     }
     // Without a router that column has the time of our own proxy.
     let no_router = all.spent.requests > 0 && all.spent.routed == 0;
-    let is_sent = all
-        .latencies
-        .get(ColumnId::total_latency_from_send)
-        .is_some();
+    let from_send = all.latencies.get(ColumnId::total_latency_from_send);
     let is_hidden = |of: &ColumnId| match *of {
         ColumnId::queue_time_in_router => no_router,
         // In the place of those from the send, which a proxy does not know.
-        ColumnId::total_latency | ColumnId::ttft => is_sent,
+        ColumnId::total_latency | ColumnId::ttft => from_send.is_some(),
         _ => false,
     };
     let shown = ROWS.into_iter().filter(|of| !is_hidden(of));

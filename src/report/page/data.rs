@@ -10,11 +10,11 @@ use crate::clock::seconds;
 use crate::report::Report;
 use crate::report::files::{RECORDS, ServerFile};
 use crate::report::findings::RunReport;
-use crate::report::load::{OverTime, TimeSpent, latencies};
+use crate::report::load::{OverTime, latencies};
 use crate::report::reader::Run;
 use crate::report::render::{max_rate, named, servers_table};
 use crate::report::why::WaitReport;
-use crate::request::{Breakdown, Column, ColumnId, Scope, ServerRole, StageSet};
+use crate::request::{Breakdown, Column, ColumnId, Scope, ServerRole, StageSet, TimeSpent};
 use crate::stats::sorted;
 use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
@@ -77,23 +77,17 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         (column.name.to_owned(), curve)
     };
     let mut servers = servers_table(&report.summary, |host| named(report, host));
-    let started = run.servers().iter();
-    // A prefill server responds to no client, and of many servers not all are in the figures.
-    let used = [ColumnId::host, ColumnId::prefill_host];
-    let used = |row| used.map(|column| run.table.text(column, row));
-    let used: BTreeSet<&str> = (0..run.table.len()).flat_map(used).collect();
-    let hosts = &report.summary.hosts;
-    // Where no row names such servers, nobody knows.
-    let is_known = |one: &ServerFile| {
-        run.table.has(match one.role {
-            Some(ServerRole::Prefill) => ColumnId::prefill_host,
-            _ => ColumnId::host,
-        })
-    };
+    let both = [ColumnId::host, ColumnId::prefill_host];
     let is_idle = |one: &&ServerFile| {
-        is_known(one) && !hosts.contains_key(&one.host) && !used.contains(&*one.host)
+        let is_its = |row| both.iter().any(|of| run.table.text(*of, row) == one.host);
+        // Of many servers not all are in the figures.
+        let is_used =
+            report.summary.hosts.contains_key(&one.host) || (0..run.table.len()).any(is_its);
+        // A prefill server responds to no client. Where no row names such servers, nobody knows.
+        let is_prefill = one.role == Some(ServerRole::Prefill);
+        run.table.has(both[usize::from(is_prefill)]) && !is_used
     };
-    let idle = started.filter(is_idle);
+    let idle = run.servers().iter().filter(is_idle);
     servers
         .rows
         .extend(idle.map(|server| vec![server.name.clone(), "0".to_owned(), "0".to_owned()]));
@@ -168,19 +162,17 @@ fn series(report: &RunReport<'_>) -> Value {
         }
     }
     let each = (MAX_POINTS / series.len().max(1)).max(MIN_OF_SERIES);
-    let all = series
-        .into_iter()
-        .map(|((source, metric, server), points)| {
-            let points = thinned(&points, each);
-            json!({
-                "source": source,
-                "metric": metric,
-                "server": server,
-                "times": shorts(points.iter().map(|(time, _)| *time)),
-                "values": shorts(points.iter().map(|(_, value)| *value)),
-            })
-        });
-    all.collect()
+    let shown = |((source, metric, server), points): (Key<'_>, Vec<(f64, f64)>)| {
+        let points = thinned(&points, each);
+        json!({
+            "source": source,
+            "metric": metric,
+            "server": server,
+            "times": shorts(points.iter().map(|(time, _)| *time)),
+            "values": shorts(points.iter().map(|(_, value)| *value)),
+        })
+    };
+    series.into_iter().map(shown).collect()
 }
 
 /// The requests of a run, by their stages.

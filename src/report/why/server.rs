@@ -156,8 +156,7 @@ impl Server {
         });
         let asked = run.servers().iter().find(|server| server.name == name);
         let asked = asked.and_then(|server| Some((server.max_running_requests?, SERVER_INFO)));
-        let given = run.given_slots.map(|slots| (slots, GIVEN));
-        let slots = given.or(asked);
+        let slots = run.given_slots.map(|slots| (slots, GIVEN)).or(asked);
         let down = Interval::union(down.collect());
         let mut scraped = rows_of(POOL).map(|row| row.value as u64);
         self.pool = run.given_pool.or_else(|| scraped.next_back());

@@ -120,7 +120,7 @@ fn parts_add_up_to_the_whole_in_every_file_of_rows() {
         .collect();
     assert!(real.len() >= 22, "{real:?}");
     for path in made.iter().chain(&real) {
-        let run = Run::of_table(Table::read(path).unwrap());
+        let run = Run::of_table(Table::read(path));
         let why = WaitReport::of(&run);
         adds_up(&why, &run.table);
         assert!(why.to_json(&run.table)["sequences"].as_u64() == Some(why.sequences));

@@ -1,8 +1,8 @@
 //! The endpoints whose requests generate text and so get a row, and the rules by which their responses are read: the JSON of each API;
 //! `meta_info.rs` has that of `meta_info`.
 
+use crate::names::names;
 use crate::request::meta_info::META_INFO;
-use crate::request::names::names;
 use crate::request::scan::rule::{Field, Rule, elements, members, object, scalar, text};
 
 names! {
@@ -174,7 +174,6 @@ static RESPONSES: Rule = object(
 const INPUT: (&str, Rule) = ("input_tokens", scalar(Field::UsageUncachedTokens));
 const CACHED: (&str, Rule) = ("cache_read_input_tokens", scalar(Field::UsageCachedTokens));
 const GENERATED: (&str, Rule) = ("output_tokens", scalar(Field::UsageCompletionTokens));
-const MESSAGE_USAGE: Rule = members(&[INPUT, GENERATED, CACHED]);
 /// `message` of `message_start`, whose output count is always 0 in SGLang. In an error that is no object: its text.
 const MESSAGE_START: Rule = Rule {
     scalar: Some(Field::ErrorMessage),
@@ -202,7 +201,7 @@ static MESSAGES: Rule = object(
         ("delta", BLOCK),
         ("content_block", BLOCK),
         ("message", MESSAGE_START),
-        ("usage", MESSAGE_USAGE),
+        ("usage", members(&[INPUT, GENERATED, CACHED])),
         ("error", ERROR),
         ("content", elements(&BLOCKS)),
         ("detail", scalar(Field::ErrorMessage)),

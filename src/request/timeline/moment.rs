@@ -2,7 +2,7 @@
 //!
 //! A new stage is a line of `stages!`; a new moment one of [`Moment`], at its place, and of the table of columns.
 
-use crate::request::names::names;
+use crate::names::names;
 
 names! {
     /// A moment of a request, in the order of a request's life.

@@ -1,114 +1,97 @@
 //! The causes of waiting.
 
-/// Why a request waited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
-    /// As many requests ran as the server runs at once.
-    Slots,
-    /// The KV cache had no room for it.
-    Memory,
-    /// A batch was under way, or earlier prompts were prefilled.
-    Prefill,
-    /// The known requests left room for it, so others, which are not among them, took it.
-    NotSeen,
-    /// The router held it back.
-    Router,
-    /// The proxy held it back.
-    Proxy,
-    /// The server was down or starting.
-    Down,
-    /// The cause is unknown.
-    Unknown,
-    /// The decode server of a pair had no memory for it.
-    DecodeMemory,
-    /// It waited in the queue of a pair's prefill server.
-    PrefillQueue,
-    /// Its KV cache was being transferred between the servers of a pair.
-    Transfer,
-    /// The batch of the decode server of a pair was full.
-    DecodeSlots,
+use crate::names::names;
+
+names! {
+    /// Why a request waited.
+    pub enum Cause {
+        /// As many requests ran as the server runs at once.
+        Slots = "slots",
+        /// The KV cache had no room for it.
+        Memory = "kv_memory",
+        /// A batch was under way, or earlier prompts were prefilled.
+        Prefill = "prefill_turn",
+        /// The known requests left room for it, so others, which are not among them, took it.
+        NotSeen = "not_seen_here",
+        /// The router held it back.
+        Router = "router",
+        /// The proxy held it back.
+        Proxy = "proxy",
+        /// The server was down or starting.
+        Down = "server_down",
+        /// The cause is unknown.
+        Unknown = "unknown",
+        /// The decode server of a pair had no memory for it.
+        DecodeMemory = "decode_memory",
+        /// It waited in the queue of a pair's prefill server.
+        PrefillQueue = "prefill_queue",
+        /// Its KV cache was being transferred between the servers of a pair.
+        Transfer = "kv_transfer",
+        /// The batch of the decode server of a pair was full.
+        DecodeSlots = "decode_slots",
+    }
 }
 
 /// Nanoseconds of waiting by cause. Sums saturate, at centuries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByCause([i64; Cause::ALL.len()]);
 
-/// For each cause: its name in files and labels, its heading in tables, its description, and advice.
-const TEXTS: [[&str; 4]; Cause::ALL.len()] = [
+/// For each cause: its heading in tables, its description, and advice.
+const TEXTS: [[&str; 3]; Cause::ALL.len()] = [
     [
-        "slots",
         "slots full",
         "all slots were taken",
         "Raise `max_running_requests` while the time per output token allows it, or add servers.",
     ],
     [
-        "kv_memory",
         "KV memory",
         "the KV memory was full",
         "Give the KV cache more memory (`mem_fraction_static`, a smaller `kv_cache_dtype`), ask for shorter contexts and \
          answers, or add servers: more slots do not help.",
     ],
     [
-        "prefill_turn",
         "prefill turn",
         "its turn of prefill had not come",
         "Send requests that begin alike to the same server (`cache_aware`), shorten prompts, or add servers; a smaller \
          `chunked_prefill_size` lets others in between: more slots do not help.",
     ],
     [
-        "not_seen_here",
         "not seen here",
         "requests that are not seen here had the server",
         "Find out who else sends requests to these servers, and send those through the same proxy: only what is seen \
          can be blamed.",
     ],
+    ["router", "the router held it back", ADVICE_UNKNOWN],
     [
-        "router",
-        "router",
-        "the router held it back",
-        ADVICE_UNKNOWN,
-    ],
-    [
-        "proxy",
         "proxy",
         "the proxy held it back",
         "Raise `max_concurrent_requests` while the servers have room, or add servers.",
     ],
     [
-        "server_down",
         "server down",
         "the server was down or starting",
         "Look at why a server was down; others took over what it had.",
     ],
+    ["unknown", "what it waited for is not known", ADVICE_UNKNOWN],
     [
-        "unknown",
-        "unknown",
-        "what it waited for is not known",
-        ADVICE_UNKNOWN,
-    ],
-    [
-        "decode_memory",
         "decode memory",
         "the decode server had no memory for it",
         "Give decode servers more memory for the KV cache (`mem_fraction_static`), let more requests run if these are as many as \
          their `max_running_requests`, or add decode servers: more prefill servers do not help.",
     ],
     [
-        "prefill_queue",
         "prefill queue",
         "it was in the prefill server's queue",
         "Add prefill servers, send requests that begin alike to the same one (`cache_aware`), or shorten prompts: more decode \
          servers do not help.",
     ],
     [
-        "kv_transfer",
         "KV transfer",
         "its KV cache was on the way",
         "Look at the network between prefill and decode, and compare `kv_send_time`, what prefill itself needed to send: a \
          faster link or transfer backend, a smaller `kv_cache_dtype`, or shorter prompts.",
     ],
     [
-        "decode_slots",
         "decode slot",
         "the decode server's batch was full",
         "Raise decode's `max_running_requests` while the time per output token allows it, or add decode servers: more prefill \
@@ -119,32 +102,12 @@ const ADVICE_UNKNOWN: &str = "Look at `token_usage` over time: near 1, the KV ca
                     `max_running_requests` if as many ran, or add servers.";
 
 impl Cause {
-    /// All causes.
-    pub const ALL: [Cause; 12] = [
-        Cause::Slots,
-        Cause::Memory,
-        Cause::Prefill,
-        Cause::NotSeen,
-        Cause::Router,
-        Cause::Proxy,
-        Cause::Down,
-        Cause::Unknown,
-        Cause::DecodeMemory,
-        Cause::PrefillQueue,
-        Cause::Transfer,
-        Cause::DecodeSlots,
-    ];
     /// The number of causes, the first of [`Cause::ALL`], of requests that a single server serves.
     pub const AT_ONE_SERVER: usize = 8;
 
-    /// Its name in files and labels.
-    pub const fn name(self) -> &'static str {
-        TEXTS[self as usize][0]
-    }
-
     /// Its heading in tables.
     pub const fn heading(self) -> &'static str {
-        TEXTS[self as usize][1]
+        TEXTS[self as usize][0]
     }
 
     /// Whether it is a wait at a prefill/decode pair of servers.
@@ -159,7 +122,7 @@ impl Cause {
 
     /// Its description in a few words.
     pub const fn description(self) -> &'static str {
-        TEXTS[self as usize][2]
+        TEXTS[self as usize][1]
     }
 
     /// The same; of slots with their number and ` of each server`.
@@ -173,7 +136,7 @@ impl Cause {
 
     /// Advice on how to reduce it.
     pub const fn advice(self) -> &'static str {
-        TEXTS[self as usize][3]
+        TEXTS[self as usize][2]
     }
 }
 
@@ -209,9 +172,7 @@ impl ByCause {
 
     /// The sum of all causes.
     pub fn total(&self) -> i64 {
-        self.0
-            .iter()
-            .fold(0, |sum, nanos| sum.saturating_add(*nanos))
+        self.0.into_iter().fold(0, i64::saturating_add)
     }
 
     /// The sum of the causes at pairs of servers.

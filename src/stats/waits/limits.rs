@@ -90,9 +90,8 @@ impl Durations {
             sum += **weight;
             sum >= until
         });
-        found
-            .or_else(|| self.0.last_key_value())
-            .map(|(value, _)| *value)
+        let found = found.or_else(|| self.0.last_key_value());
+        found.map(|(value, _)| *value)
     }
 }
 
@@ -209,10 +208,8 @@ fn events(stays: &[Stay], cuts: impl Iterator<Item = i64>) -> Vec<Event> {
     }
     let times = || events.iter().map(|event| event.0);
     let (first, last) = (times().min(), times().max());
-    let cuts: Vec<i64> = cuts
-        .filter(|at| (first..last).contains(&Some(*at)))
-        .collect();
-    events.extend(cuts.into_iter().map(|at| (at, Change::Queue, u32::MAX)));
+    let inside = cuts.filter(|at| (first..last).contains(&Some(*at)));
+    events.extend(inside.map(|at| (at, Change::Queue, u32::MAX)));
     events.sort_unstable();
     events
 }
@@ -297,10 +294,8 @@ fn slots(ran: &BTreeMap<u32, Ran>) -> Option<u32> {
     let sum = |range: RangeInclusive<u32>, value: fn(&Ran) -> f64| -> f64 {
         ran.range(range).map(|(_, ran)| value(ran)).sum()
     };
-    let (inside, all) = (
-        sum(band.clone(), |ran| ran.waited),
-        sum(0..=u32::MAX, |ran| ran.waited),
-    );
+    let inside = sum(band.clone(), |ran| ran.waited);
+    let all = sum(0..=u32::MAX, |ran| ran.waited);
     // If many end at once, their slots are refilled one prefill batch at a time: waiting below the limit is for a turn of prefill.
     let turns = sum(0..=band.start().saturating_sub(1), |ran| ran.prefilling);
     let ran_from = |min: u32| sum(min..=u32::MAX, |ran| ran.time);
@@ -334,10 +329,8 @@ fn tokens(pieces: &[&Piece]) -> Option<(Option<f64>, bool)> {
     let least = tokens.quantile(0.1).filter(|least| *least > 0)?;
     let of_tokens = spread(&tokens)?;
     let sum = |running: fn(&Piece) -> u32| -> f64 {
-        let weighted = pieces.iter();
-        weighted
-            .map(|of| of.weight() * f64::from(running(of)))
-            .sum()
+        let weighted = |of: &&Piece| of.weight() * f64::from(running(of));
+        pieces.iter().map(weighted).sum()
     };
     // Sequences held their slots to decode while others waited, not only for their prefill.
     let decoding = sum(|piece| piece.running - piece.prefilling);

@@ -13,8 +13,8 @@ use tokio_rustls::rustls::RootCertStore;
 use crate::disk;
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
+use crate::names::names;
 use crate::request::Row;
-use crate::request::names::names;
 use crate::secret::Secret;
 use crate::trust::Roots;
 

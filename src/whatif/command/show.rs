@@ -8,14 +8,13 @@ use serde_json::{Value, json};
 use super::{Find, Replayed, Results};
 use crate::clock::Stamp;
 use crate::experiment::plan::grid::{self, Entry, Sweep};
-use crate::report::Report;
 use crate::report::compare::Comparison;
 use crate::report::files::{ExperimentFile, RunFile, RunState};
 use crate::report::findings::RunReport;
 use crate::report::grid::Grid;
 use crate::report::load::Summary;
 use crate::report::reader::{Loaded, Run};
-use crate::report::{page, render};
+use crate::report::{Report, page, render};
 use crate::request::{
     ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, Timeline, TimingSource,
 };
@@ -149,15 +148,11 @@ impl Results {
         let labelled = note.iter().map(|note| format!("{label}: {note}"));
         self.notes.extend(labelled);
         let mut shown = json!(figures);
-        for (member, value) in [
-            ("load", json!(load.name)),
-            ("settings", json!(grid::json(&settings))),
-            ("error", json!(errors)),
-            ("note", json!(note)),
-            ("refused", json!(refused)),
-        ] {
-            shown[member] = value;
-        }
+        shown["load"] = json!(load.name);
+        shown["settings"] = json!(grid::json(&settings));
+        shown["error"] = json!(errors);
+        shown["note"] = json!(note);
+        shown["refused"] = json!(refused);
         self.predictions.push(shown);
         if let Some(mut run) = run {
             run.prediction_errors = errors;

@@ -10,14 +10,13 @@ use queuescope::report::phases::{Episode, episodes};
 use queuescope::report::reader;
 use queuescope::request::ColumnId;
 use queuescope::stats::Summary;
-use queuescope::table::Table;
 use queuescope::traffic;
 
 use super::{Planned, executable, words};
 use crate::support::generator::flags;
 use crate::support::process::{Done, PROGRAM, queuescope, run};
 use crate::support::router::free_port;
-use crate::support::{assert_says, table};
+use crate::support::{assert_says, read_rows, table};
 
 #[path = "../../../examples/node_test.rs"]
 mod node_test;
@@ -49,8 +48,9 @@ fn example(flags: &str) -> (Done, [reader::Run; 2]) {
 
 /// The mean of what is known: on a busy machine a clock may be known too poorly for a cell.
 fn mean(run: &reader::Run, column: &str) -> f64 {
-    let values = run.table.numbers(ColumnId::named(column).unwrap());
-    let (all, known) = (values.len() as u64, Summary::of(values).unwrap());
+    let (table, id) = (&run.table, ColumnId::named(column).unwrap());
+    let values = (0..table.len()).filter_map(|row| table.number(id, row));
+    let (all, known) = (table.len() as u64, Summary::of(values).unwrap());
     assert!(2 * known.count > all, "{column}: {known:?} of {all}");
     known.mean
 }
@@ -194,7 +194,7 @@ fn servers_behind_the_balancer_share_the_load_and_one_that_fails_is_seen() {
 
 fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str) {
     let dir = plan.path(&run.dir);
-    let table = Table::read(&dir.join("requests.csv")).unwrap();
+    let table = read_rows(&dir.join("requests.csv"));
     assert_eq!(table.len(), 200, "every request has a row");
     let faults = std::fs::read_to_string(dir.join("faults.csv")).unwrap();
     let events = faults.lines().skip(1);

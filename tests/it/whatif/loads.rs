@@ -4,11 +4,10 @@ use std::path::Path;
 
 use queuescope::clock::{NANOS, Stamp};
 use queuescope::request::{Row, Side};
-use queuescope::table::Table;
 use queuescope::table::cells::RowWriter;
 
 use super::{file, rewritten, run, said, told};
-use crate::support::assert_says;
+use crate::support::{assert_says, read_rows};
 
 /// What a run's summary says of its rows is heeded: a part of a load does not tell what its servers had to do.
 #[test]
@@ -59,7 +58,7 @@ fn a_summary_tells_parts_of_loads_and_what_is_not_to_be_believed() {
 
 /// Writes the rows of a run anew, each changed.
 fn changed(of: &str, to: &Path, base: Stamp, change: impl Fn(&mut Row)) -> String {
-    let rows = Table::read(Path::new(&file(of))).unwrap();
+    let rows = read_rows(Path::new(&file(of)));
     let mut out = RowWriter::new(std::fs::File::create(to).unwrap(), base).unwrap();
     for at in 0..rows.len() {
         let mut row = rows.request(at).remove(0);

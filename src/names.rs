@@ -1,8 +1,7 @@
 //! Enums whose variants have names, used in columns, labels and headers.
 
-/// Declares an enum and its names: `ALL`, `name`, `named`, `help` (the variant's comment), and [`Cell`](super::cell::Cell).
-/// Other names for `name` and `named` may stand before the enum; `default` after a variant's name marks the one of
-/// `derive(Default)`.
+/// Declares an enum and its names: `ALL`, `name`, `named`, and `help` (the variant's comment). Other names for `name` and `named`
+/// may stand before the enum; `default` after a variant's name marks the one of `derive(Default)`.
 macro_rules! names {
     ($(#[$meta:meta])* pub enum $($rest:tt)+) => {
         names! { name, named: $(#[$meta])* pub enum $($rest)+ }
@@ -38,11 +37,6 @@ macro_rules! names {
             pub fn $named(name: &str) -> Option<$type> {
                 $type::ALL.into_iter().find(|one| one.$name() == name)
             }
-        }
-
-        $crate::request::cell::cells! {
-            $type: $crate::request::cell::Value::Text(name) => $type::$named(&name),
-                |one| $crate::request::cell::Value::Text(one.$name().into());
         }
     };
 }
