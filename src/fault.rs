@@ -38,7 +38,6 @@ pub struct Fault {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Given {
-    #[serde(default)]
     kind: Value,
     count: Option<Value>,
     ms: Option<Value>,
