@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use http::{HeaderValue, Method, StatusCode, Version};
+use http::{HeaderValue, StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::HttpTask;
 use pingora::protocols::http::v1::client::HttpSession;
@@ -29,8 +29,7 @@ use super::{Request, hold, nanoseconds};
 /// A response, as far as it was read and written.
 #[derive(Default)]
 pub(super) struct Response {
-    /// Method and version of its request.
-    method: Method,
+    /// The version of its request.
     version: Version,
     /// Whether any of it was read, be it a `100 Continue`.
     pub(super) has_arrived: bool,
@@ -71,7 +70,6 @@ fn is_final(status: StatusCode) -> bool {
 impl Response {
     pub(super) fn of(request: &RequestHeader) -> Response {
         Response {
-            method: request.method.clone(),
             version: request.version,
             buffer: Vec::with_capacity(FIRST_CAPACITY),
             ..Response::default()
@@ -269,9 +267,9 @@ impl Request<'_> {
             head.remove_header(&heads::OUTCOME);
         }
         self.context.response_head(head, hop, at);
-        let request = (&self.response.method, self.response.version);
         let invalid = |_| Failure::Internal("a header cannot be written".to_owned());
-        self.response.ends_by_close = heads::to_client(head, is_end, request).map_err(invalid)?;
+        let ends_by_close = heads::to_client(head, is_end, self.response.version);
+        self.response.ends_by_close = ends_by_close.map_err(invalid)?;
         if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id)
             && !head.headers.contains_key(&identity::ID)
         {
