@@ -10,7 +10,6 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ReusableHttpStream;
 use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::Peer;
-use pingora::{ErrorSource, ErrorType};
 use tokio::sync::SemaphorePermit;
 
 use crate::client::exchange::Exchange;
@@ -292,15 +291,12 @@ impl<'a> Request<'a> {
     /// Whether a request whose connection failed is sent again: an idempotent one without a body that generates nothing, if none of a
     /// response arrived and Pingora finds that the kept connection was closed before the request arrived. Any other may have run.
     fn can_resend(&self, failure: &mut Failure, is_reused: bool, head: &RequestHeader) -> bool {
-        use ErrorType::{ConnectionClosed, ReadError, WriteError};
         let Failure::Upstream(error) = failure else {
             return false;
         };
         error.retry.decide_reuse(is_reused);
-        let is_broken = *error.esource() == ErrorSource::Upstream
-            && matches!(error.etype(), ConnectionClosed | ReadError | WriteError);
         let may = self.endpoint.is_none() && head.method.is_idempotent() && error.retry();
-        is_broken && may && !self.response.has_arrived && self.context.request_bytes == 0
+        may && !self.response.has_begun && self.context.request_bytes == 0
     }
 
     /// Returns the head of this attempt, with our id and our span in it.
