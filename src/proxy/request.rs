@@ -1,7 +1,6 @@
 //! One request, from its head to its end: held to the limits, given to an upstream, relayed, and answered by ourselves
 //! where that fails.
 
-use std::future::pending;
 use std::time::Duration;
 
 use http::header::CONTENT_LENGTH;
@@ -249,7 +248,7 @@ impl<'a> Request<'a> {
             biased;
             slot = slots.acquire() => Ok(slot.ok()),
             () = client.gone() => Err(Failure::ClientGone),
-            () = sleep(limit) => Err(Failure::Refused(Refusal::QueuedTooLong)),
+            () = tokio::time::sleep(limit.unwrap_or(Duration::MAX)) => Err(Failure::Refused(Refusal::QueuedTooLong)),
         };
         self.context.exclude_since(began);
         slot
@@ -392,17 +391,9 @@ fn may_have_stamps(shared: &Shared, client: &Exchange) -> bool {
 async fn hold(fault: &mut Injected, client: &mut Exchange) -> Result<(), Failure> {
     let time = fault.fault.ms.map(|ms| Duration::from_millis(ms.into()));
     tokio::select! {
-        () = sleep(time) => Ok(()),
+        () = tokio::time::sleep(time.unwrap_or(Duration::MAX)) => Ok(()),
         () = fault.removed() => Ok(()),
         () = client.gone() => Err(Failure::ClientGone),
-    }
-}
-
-/// Sleeps for `time`; for ever if that is `None`.
-async fn sleep(time: Option<Duration>) {
-    match time {
-        Some(time) => tokio::time::sleep(time).await,
-        None => pending().await,
     }
 }
 
