@@ -329,11 +329,8 @@ impl<'a> Request<'a> {
         let Ok((mut head, body)) = response.head_and_body() else {
             return;
         };
-        // An id that we made stands for an empty one that was sent. One that arrived in a header is valid in one.
-        let made = self.id.as_deref().filter(|_| self.has_made_id);
-        let sent = client.head().headers.get(&identity::ID);
-        if let Some(id) = made.map(str::as_bytes).or(sent.map(HeaderValue::as_bytes)) {
-            let _ = head.insert_header(REQUEST_ID, id);
+        if let Some(id) = &self.id {
+            let _ = head.insert_header(REQUEST_ID, id.as_bytes());
         }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
         self.put_stamps(&mut head);
