@@ -47,9 +47,6 @@ pub(super) struct Response {
     pub(super) upload_error: Option<Box<Error>>,
 }
 
-/// A head or, in the buffer, a piece of a body that was read; and whether it is the end.
-type Read = pingora::Result<(Option<Box<ResponseHeader>>, bool)>;
-
 /// The most parts of a response that are read while a write to the client is pending, and the most bytes.
 const MAX_READ_AHEAD: usize = 4;
 const MAX_READ_AHEAD_BYTES: usize = 64 * 1024;
@@ -74,9 +71,8 @@ impl Response {
         }
     }
 
-    /// Reads a head, or a piece of the body into `buffer`; and whether it is the end. If it `gathers`, a piece is all that has
-    /// arrived by now: many events become one write.
-    async fn read(&mut self, up: &mut HttpSession, gathers: bool) -> Read {
+    /// Reads a head, or a piece of the body. If it `gathers`, a piece is all that has arrived by now: many events become one write.
+    async fn read(&mut self, up: &mut HttpSession, gathers: bool) -> pingora::Result<Part> {
         if let Some(error) = self.read_error.take() {
             return Err(error);
         }
@@ -87,27 +83,28 @@ impl Response {
                 // Nobody asked for it: client and upstream would not agree on what follows.
                 return Err(Error::new_up(ErrorType::InvalidHTTPHeader));
             }
-            return Ok((Some(head), is_end));
+            return Ok(Part::Head(head, is_end));
         }
         self.buffer.clear();
-        let mut read = up.read_body_ref().await;
-        while let Ok(Some(piece)) = read {
-            self.buffer.extend_from_slice(piece);
-            if !gathers || self.buffer.len() > MAX_GATHERED || up.is_body_done() {
-                return Ok((None, up.is_body_done()));
+        let mut next = Some(up.read_body_ref().await);
+        while let Some(read) = next {
+            match read {
+                Ok(Some(piece)) => self.buffer.extend_from_slice(piece),
+                Err(error) if self.buffer.is_empty() => return Err(error),
+                end => {
+                    self.read_error = end.err();
+                    break;
+                }
             }
-            let Some(next) = up.read_body_ref().now_or_never() else {
-                return Ok((None, false));
+            let is_enough = !gathers || self.buffer.len() > MAX_GATHERED || up.is_body_done();
+            next = if is_enough {
+                None
+            } else {
+                up.read_body_ref().now_or_never()
             };
-            read = next;
         }
-        match read {
-            Err(error) if self.buffer.is_empty() => Err(error),
-            read => {
-                self.read_error = read.err();
-                Ok((None, up.is_body_done() && self.read_error.is_none()))
-            }
-        }
+        let is_end = up.is_body_done() && self.read_error.is_none();
+        Ok(Part::Body(std::mem::take(&mut self.buffer), is_end))
     }
 }
 
@@ -150,7 +147,7 @@ impl Request<'_> {
                 biased;
                 read = self.response.read(&mut up, self.fault.is_none()), if !is_answered => {
                     if let Some(fault) = self.fault.as_mut().filter(|one| one.fault.kind == Kind::Slow)
-                        && !self.response.buffer.is_empty()
+                        && matches!(&read, Ok(Part::Body(piece, _)) if !piece.is_empty())
                     {
                         hold(fault, client).await?;
                     }
@@ -222,26 +219,26 @@ impl Request<'_> {
     }
 
     /// Takes what was just read from upstream.
-    fn take_response(&mut self, read: Read) -> Result<Part, Failure> {
+    fn take_response(&mut self, read: pingora::Result<Part>) -> Result<Part, Failure> {
         let at = self.shared.clock.now();
-        let (head, mut is_end) = read.map_err(|error| {
+        let mut part = read.map_err(|error| {
             let error = self.response.upload_error.take().unwrap_or(error);
             Failure::Upstream(error.into_up())
         })?;
         self.last_activity = at;
-        if let Some(mut head) = head {
-            self.take_head(&mut head, is_end, at)?;
-            return Ok(Part::Head(head, is_end));
+        match &mut part {
+            Part::Head(head, is_end) => self.take_head(head, *is_end, at)?,
+            Part::Body(piece, is_end) => {
+                if let Some(fault) = &mut self.fault {
+                    // What is cut off counts as not read.
+                    fault.cut(piece);
+                    *is_end &= !fault.is_cut;
+                }
+                self.response.is_read = *is_end;
+                self.context.response_body(piece, *is_end, at);
+            }
         }
-        let mut piece = std::mem::take(&mut self.response.buffer);
-        if let Some(fault) = &mut self.fault {
-            // What is cut off counts as not read.
-            fault.cut(&mut piece);
-            is_end &= !fault.is_cut;
-        }
-        self.response.is_read = is_end;
-        self.context.response_body(&piece, is_end, at);
-        Ok(Part::Body(piece, is_end))
+        Ok(part)
     }
 
     /// Takes a head, and makes it fit for the client.
@@ -303,26 +300,24 @@ impl Request<'_> {
         client: &mut Exchange,
         up: Option<&mut HttpSession>,
     ) -> Result<(), Failure> {
-        let (mut is_switch, mut is_end) = (false, false);
-        match &part {
-            Part::Head(head, _) => {
-                is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
-                let is_final = is_final(head.status);
-                if !is_final && self.response.version < Version::HTTP_11 {
-                    // RFC 9110, section 15.2.
-                    return Ok(());
-                }
-                if is_final {
-                    self.response.has_begun = true;
-                    let closes = self.service.is_closing() || self.response.ends_by_close;
-                    // Set again: Pingora turns keep-alive off at a `100 Continue`.
-                    let keeps = self.keeps_alive && !closes;
-                    client
-                        .session
-                        .set_keepalive(keeps.then_some(self.limits.client_idle_timeout_s.get()));
-                }
+        if let Part::Head(head, _) = &part {
+            if is_final(head.status) {
+                self.response.has_begun = true;
+                let closes = self.service.is_closing() || self.response.ends_by_close;
+                // Set again: Pingora turns keep-alive off at a `100 Continue`.
+                let keeps = self.keeps_alive && !closes;
+                client
+                    .session
+                    .set_keepalive(keeps.then_some(self.limits.client_idle_timeout_s.get()));
+            } else if self.response.version < Version::HTTP_11 {
+                // RFC 9110, section 15.2.
+                return Ok(());
             }
-            Part::Body(_, is_last) => is_end = *is_last,
+            if head.status == StatusCode::SWITCHING_PROTOCOLS {
+                // What the client sends from now on is no body: no limit of one holds.
+                self.limits = self.limits.clone().upgraded();
+                self.upload.is_over = false;
+            }
         }
         let limit = self.write_limit(client);
         let read_ahead = self.read_ahead(up);
@@ -346,14 +341,8 @@ impl Request<'_> {
         if self.fault.as_ref().is_some_and(|fault| fault.is_cut) {
             return Err(Failure::Injected);
         }
-        if is_switch {
-            // What the client sends from now on is no body: no limit of one holds.
-            self.limits = self.limits.clone().upgraded();
-            self.upload.is_over = false;
-            self.upload_waits_since = self.shared.clock.now();
-        }
         // The upstream's end of an upgraded connection is the end of both.
-        self.upload.is_over |= is_end && client.session.was_upgraded();
+        self.upload.is_over |= self.response.is_read && client.session.was_upgraded();
         Ok(())
     }
 
