@@ -15,7 +15,7 @@ use crate::request::{
 use crate::telemetry::prometheus::{InFlight, RequestPhase};
 
 use super::identity::{Trace, new_request_id};
-use super::join::{HopAttempt, SharedRequest};
+use super::join::{SharedAttempt, SharedRequest};
 use super::shared::{Role, Shared};
 
 use self::timing::Timing;
@@ -45,18 +45,16 @@ pub struct Context {
     pub timing: Timing,
     /// The trace that the request belongs to.
     pub trace: Option<Trace>,
-    /// At a front with hops in this process: what their attempts are joined to.
+    /// What attempts are joined to: at a front with hops in this process, or at a hop in a process without a front.
     request: Option<SharedRequest>,
-    /// At a hop: its attempt.
-    attempt: Option<HopAttempt>,
+    /// At a hop: its attempt. If a front here has it in a row, only the body's room is read and, of a prefill server, the response.
+    attempt: Option<SharedAttempt>,
     /// At a hop: the response of `/server_info`.
     server_info: Option<Vec<u8>>,
     /// When the body of the response passed here.
     body_timing: BodyTiming,
     /// What is recorded of a generation request, until it ends.
     observer: Option<Box<Observer>>,
-    /// At a hop whose front writes the row: only the body's room is read and, of a prefill server, the response.
-    is_leg: bool,
     /// Body bytes of the request that were read.
     pub request_bytes: u64,
     /// Body bytes of the response.
@@ -87,7 +85,6 @@ impl Context {
             server_info: None,
             body_timing: BodyTiming::default(),
             observer: None,
-            is_leg: false,
             request_bytes: 0,
             response_bytes: 0,
             response_end: None,
@@ -117,10 +114,9 @@ impl Context {
             Role::Hop(_) => (Side::Hop, Moment::WorkerArrival),
         };
         self.join_attempt(id);
-        if self.attempt.as_ref().is_some_and(|one| !one.needs_row) {
+        if self.attempt_data().is_some_and(|attempt| attempt.is_joined) {
             let worker = self.role.worker();
             if worker.is_some_and(|worker| self.shared.role(worker) != Some(None)) {
-                self.is_leg = true;
                 self.observer = Some(Box::new(Observer::new(Side::Hop, endpoint, String::new())));
             }
             return;
@@ -165,12 +161,12 @@ impl Context {
             return;
         };
         observer.request_body(bytes);
-        let room = observer.room().filter(|_| self.role != Role::Front);
+        let room = observer.room();
         if self.role == Role::Front {
             let timeline = &mut observer.row_mut().timeline;
             timeline.set(Moment::RequestEnd, self.so_far.request_end);
         }
-        if room.is_some() || (is_end && self.is_leg) {
+        if room.is_some() || is_end {
             self.room_read(room);
         }
     }
@@ -259,7 +255,7 @@ impl Context {
             && (is_first || is_end)
         {
             // Before the bytes are sent: the front that reads them finds it here.
-            attempt.data.lock().body_timing = match is_end {
+            attempt.lock().body_timing = match is_end {
                 true => self.body_timing,
                 false => self.body_timing.so_far(),
             };
@@ -278,9 +274,9 @@ impl Context {
         {
             let joins = &self.shared.joins;
             for id in response.engine_ids() {
-                match (&self.request, &self.attempt) {
-                    (Some(request), _) => joins.response_read(request, id),
-                    (None, Some(attempt)) => joins.add_response_id(attempt, id, at),
+                match (&self.attempt, &self.request) {
+                    (Some(attempt), _) => joins.add_response_id(attempt, id, at),
+                    (None, Some(request)) => joins.response_read(request, id),
                     (None, None) => {}
                 }
             }
@@ -325,10 +321,11 @@ impl Context {
 
     /// Returns what was stamped so far, for a header.
     pub fn stamps(&self) -> Stamps {
-        let request = self.request.as_ref();
-        let of_request = || request.map(|request| request.lock().attempts(None));
-        let seen = self.attempt.as_ref().map(HopAttempt::so_far);
-        let seen = seen.or_else(of_request).unwrap_or_default();
+        // A hop's own is the one that answers.
+        let own = self.attempt_data().map(|attempt| attempt.span);
+        let seen = self.request.as_ref();
+        let seen = seen.map(|request| request.lock().attempts(own));
+        let seen = seen.unwrap_or_default();
         let (attempts, failed) = self.attempts_of(seen.count, seen.failed);
         let worker = self.role.worker();
         Stamps {

@@ -34,17 +34,6 @@ pub struct Joins {
 /// A request that attempts are joined to: one of the front or, in a process without a front, one that arrived with one span.
 pub type SharedRequest = Arc<Mutex<Request>>;
 
-/// An attempt at a hop of this process.
-#[derive(Debug)]
-pub struct HopAttempt {
-    /// What is known of it; its request reads it too.
-    pub data: SharedAttempt,
-    /// Whether no front here has it in a row.
-    pub needs_row: bool,
-    /// Its request, in a process without a front.
-    request: Option<SharedRequest>,
-}
-
 #[derive(Debug, Default)]
 struct Table {
     by_id: HashMap<String, OpenRequests>,
@@ -186,10 +175,13 @@ impl Joins {
         attempts
     }
 
-    /// Joins an attempt whose head a hop has read, with the request id `id`.
-    pub fn join(&self, attempt: Attempt, id: Option<&str>) -> HopAttempt {
+    /// Joins an attempt whose head a hop has read, with the request id `id`. Returns also its request, in a process without a front.
+    pub fn join(
+        &self,
+        mut attempt: Attempt,
+        id: Option<&str>,
+    ) -> (SharedAttempt, Option<SharedRequest>) {
         let parent = attempt.parent.map(|parent| parent.span);
-        let data = Arc::new(Mutex::new(attempt));
         let mut table = self.table.lock();
         let (request, by) = match self.has_front {
             true => table.request_of(parent, id),
@@ -198,31 +190,31 @@ impl Joins {
         if let Some(by) = by {
             self.metrics.joins.with(&[by]).inc();
         }
+        attempt.is_joined = self.has_front && request.is_some();
+        let attempt = Arc::new(Mutex::new(attempt));
         if let Some(request) = &request
-            && !request.lock().insert(&data)
+            && !request.lock().insert(&attempt)
         {
             // It will be missing in its request's row.
             self.metrics.joins_dropped.with(&[]).inc();
         }
-        HopAttempt {
-            data,
-            needs_row: !self.has_front || request.is_none(),
-            request: request.filter(|_| !self.has_front),
-        }
+        (attempt, request.filter(|_| !self.has_front))
     }
 
-    /// Ends an attempt; `rows` are its own, if it belongs to no request here. Returns the rows to be written now.
+    /// Ends an attempt; `request` is what [`Joins::join`] returned, and `rows` are the attempt's own, if it belongs to no request of a
+    /// front here. Returns the rows to be written now.
     pub fn end(
         &self,
-        attempt: &HopAttempt,
+        attempt: &SharedAttempt,
+        request: Option<SharedRequest>,
         rows: Option<Vec<Row>>,
         now: Stamp,
     ) -> Option<Vec<Row>> {
         let mut table = self.table.lock();
-        let data = attempt.data.lock();
+        let data = attempt.lock();
         let (has_answered, parent, room) = (data.has_answered(), data.parent, data.room);
         drop(data);
-        if let (Some(request), Some(ParentSpan { span, .. })) = (&attempt.request, parent) {
+        if let (Some(request), Some(ParentSpan { span, .. })) = (request, parent) {
             let is_only = request.lock().attempts.len() == 1;
             // A first attempt that answered has no retries.
             match has_answered && is_only {
@@ -234,7 +226,7 @@ impl Joins {
             return rows;
         }
         // A front's row or the other leg may yet take it.
-        table.wait(self, (now, rows?), &attempt.data, true)
+        table.wait(self, (now, rows?), attempt, true)
     }
 
     /// Puts the prefill leg of a request into its rows, and returns them: now, or from [`Joins::sweep`] once the leg has reported.
@@ -253,18 +245,17 @@ impl Joins {
     }
 
     /// The body of what is sent to `attempt`'s server names a room.
-    pub fn add_room(&self, attempt: &HopAttempt, room: u64, now: Stamp) {
-        if attempt.needs_row {
-            let by_room = &mut self.table.lock().by_room;
-            by_room.add(room, &attempt.data, now);
+    pub fn add_room(&self, attempt: &SharedAttempt, room: u64, now: Stamp) {
+        if !attempt.lock().is_joined {
+            self.table.lock().by_room.add(room, attempt, now);
         }
     }
 
     /// The response to `attempt` has the id `id`.
-    pub fn add_response_id(&self, attempt: &HopAttempt, id: &str, now: Stamp) {
-        if attempt.needs_row && self.has_front {
+    pub fn add_response_id(&self, attempt: &SharedAttempt, id: &str, now: Stamp) {
+        if self.has_front && !attempt.lock().is_joined {
             let by_id = &mut self.table.lock().by_response_id;
-            by_id.add(id.to_owned(), &attempt.data, now);
+            by_id.add(id.to_owned(), attempt, now);
         }
     }
 
@@ -292,15 +283,6 @@ impl Joins {
         table.by_response_id.sweep(now, MEMORY);
         table.by_room.sweep(now, ROOM_MEMORY);
         rows
-    }
-}
-
-impl HopAttempt {
-    /// Returns the attempts of its request that have reached a hop so far, with this one as the one that answers.
-    pub fn so_far(&self) -> RequestAttempts {
-        let span = self.data.lock().span;
-        let so_far = |request: &SharedRequest| request.lock().attempts(Some(span));
-        self.request.as_ref().map(so_far).unwrap_or_default()
     }
 }
 

@@ -38,12 +38,13 @@ impl Context {
             .trace
             .and_then(|trace| trace.parent.zip(Some(trace.id)));
         attempt.parent = parent.map(|(span, trace)| ParentSpan { trace, span });
-        self.attempt = Some(self.shared.joins.join(attempt, id));
+        let (attempt, request) = self.shared.joins.join(attempt, id);
+        (self.attempt, self.request) = (Some(attempt), request);
     }
 
     /// Locks what is known of the hop's attempt.
     pub(super) fn attempt_data(&self) -> Option<MutexGuard<'_, Attempt>> {
-        self.attempt.as_ref().map(|attempt| attempt.data.lock())
+        self.attempt.as_ref().map(|attempt| attempt.lock())
     }
 
     /// An upstream was chosen; `name` is its host and port.
@@ -97,7 +98,7 @@ impl Context {
         }
         // A hop has one since its attempt arrived.
         let span = *self.so_far.span.get_or_insert_with(SpanId::random);
-        if let Some(request) = &self.request {
+        if let (Some(request), None) = (&self.request, &self.attempt) {
             self.shared.joins.add_span(request, span);
         }
         self.trace_sending(span, now, None);
@@ -135,23 +136,23 @@ impl Context {
         }
     }
 
-    /// The request's body named a room, so that this is one of two legs; `None` if all of it was read and named none.
+    /// The request's body named a room, so that an attempt is one of two legs; `None` if all of it was read and named none.
     pub(super) fn room_read(&mut self, room: Option<u64>) {
         let Some(attempt) = &self.attempt else { return };
-        let mut data = attempt.data.lock();
-        if data.room.is_some() {
+        let mut data = attempt.lock();
+        if data.room.is_some() || (room.is_none() && !data.is_joined) {
             return;
         }
         let role = self.shared.role(&data.worker);
         data.room = room.filter(|_| role != Some(None));
         data.role = role.flatten();
-        let (room, prefills) = (data.room, !data.may_answer());
+        let (room, has_all) = (data.room, data.is_joined && data.may_answer());
         drop(data);
         if let Some(room) = room {
             let now = self.shared.clock.now();
             self.shared.joins.add_room(attempt, room, now);
         }
-        if self.is_leg && !prefills {
+        if has_all {
             self.observer = None;
         }
     }

@@ -21,36 +21,40 @@ impl Context {
         let now = self.shared.clock.now();
         self.timing.upstream_ended(now);
         (self.in_flight, self.attempt_in_flight) = (None, None);
-        let request = self.request.take();
-        let attempts = request.map(|request| self.shared.joins.close(&request, now));
-        let leg = attempts.as_ref().and_then(|all| all.prefill_leg.clone());
-        let mut rows = observer.map(|observer| match self.is_leg {
-            true => observer.finish(End::Complete, now),
-            false => self.rows(observer, attempts, &end, now),
-        });
-        if let Some(leg) = leg {
-            rows = rows.and_then(|rows| self.shared.joins.with_leg(&leg, rows, now));
-        }
-        if let Some(attempt) = attempt {
-            let mut data = attempt.data.lock();
-            if let Some(response) = rows
-                .as_ref()
-                .filter(|_| data.role != Some(ServerRole::Decode))
-            {
-                let times = response.iter().map(|row| row.timeline.as_prefill());
-                data.prefill = times.collect();
+        let (request, joins) = (self.request.take(), &self.shared.joins);
+        let rows = match attempt {
+            None => {
+                let attempts = request.map(|request| joins.close(&request, now));
+                let leg = attempts.as_ref().and_then(|all| all.prefill_leg.clone());
+                let rows = observer.map(|observer| self.rows(observer, attempts, &end, now));
+                match leg {
+                    Some(leg) => rows.and_then(|rows| joins.with_leg(&leg, rows, now)),
+                    None => rows,
+                }
             }
-            // The front here has the row of a leg.
-            rows = rows.filter(|_| !self.is_leg);
-            let recorded = rows.iter().flatten().next().map(Row::outcome);
-            let outcome = recorded.unwrap_or_else(|| outcome_of(end, data.status));
-            data.outcome = Some(outcome);
-            data.ended.get_or_insert(now);
-            let attempts = &self.shared.metrics.attempts;
-            attempts.with(&[&data.worker, outcome.name()]).inc();
-            drop(data);
-            rows = self.shared.joins.end(&attempt, rows, now);
-        }
+            Some(attempt) => {
+                let is_joined = attempt.lock().is_joined;
+                let rows = observer.map(|observer| match is_joined {
+                    true => observer.finish(End::Complete, now),
+                    false => self.rows(observer, None, &end, now),
+                });
+                let mut data = attempt.lock();
+                if data.role != Some(ServerRole::Decode) {
+                    let rows = rows.iter().flatten();
+                    data.prefill = rows.map(|row| row.timeline.as_prefill()).collect();
+                }
+                // The front here has the row of a leg.
+                let rows = rows.filter(|_| !is_joined);
+                let recorded = rows.iter().flatten().next().map(Row::outcome);
+                let outcome = recorded.unwrap_or_else(|| outcome_of(end, data.status));
+                data.outcome = Some(outcome);
+                data.ended.get_or_insert(now);
+                let attempts = &self.shared.metrics.attempts;
+                attempts.with(&[&data.worker, outcome.name()]).inc();
+                drop(data);
+                joins.end(&attempt, request, rows, now)
+            }
+        };
         if let Some(rows) = rows {
             self.shared.record(rows);
         }
@@ -58,7 +62,7 @@ impl Context {
 
     /// Makes the rows of a request that has ended; `attempts` are those that hops of this process saw.
     pub(super) fn rows(
-        &mut self,
+        &self,
         mut observer: Box<Observer>,
         attempts: Option<RequestAttempts>,
         end: &End,
