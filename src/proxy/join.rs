@@ -133,21 +133,15 @@ impl Joins {
         let mut table = self.table.lock();
         let named = table.by_response_id.take(&id.to_owned());
         let room = named.first().and_then(|one| one.lock().room);
-        let is_one = match room {
-            None => named.len() == 1,
-            Some(_) => named.iter().all(|leg| leg.lock().room == room),
-        };
-        if !is_one {
+        let is_one = room.is_some() || named.len() == 1;
+        if !is_one || named.iter().any(|leg| leg.lock().room != room) {
             return;
         }
         // Of two legs with one id, that of the decode server answers, once it is known which it is.
-        let answers = named.iter().map(|leg| leg.lock().clone());
-        let answers: Vec<Attempt> = answers.filter(Attempt::may_answer).collect();
+        let mut answers = named.iter().filter(|leg| leg.lock().may_answer());
+        let answer = answers.next().filter(|_| answers.next().is_none());
         let mut request = request.lock();
-        request.answered_by = match &answers[..] {
-            [answer] => Some(answer.span),
-            _ => None,
-        };
+        request.answered_by = answer.map(|leg| leg.lock().span);
         let in_room = room.map(|room| table.by_room.take(&room));
         for attempt in in_room.unwrap_or(named) {
             attempt.lock().is_joined = true;
@@ -308,11 +302,9 @@ impl Table {
         }
     }
 
-    /// Returns the request of another process that was sent with `span`.
+    /// Returns the request of another process that was sent with `span`. There are at most as many with an open attempt as the hops'
+    /// `max_connections`.
     fn request_elsewhere(&mut self, span: SpanId) -> SharedRequest {
-        if self.by_span.entries.len() >= CAPACITY {
-            self.by_span.forget_oldest();
-        }
         let (_, request) = self.by_span.entries.entry(span.number()).or_default();
         request.clone()
     }
