@@ -292,16 +292,15 @@ impl Context {
         }
     }
 
-    /// The proxy answers itself, for an exchange that ended so. Returns the outcome that is recorded.
-    pub fn answer(&mut self, status: u16, end: End) -> Outcome {
+    /// The proxy answers itself, for an exchange with that outcome.
+    pub fn answer(&mut self, status: u16, outcome: Outcome) {
         let now = self.shared.clock.now();
         self.timing.upstream_ended(now);
-        self.set_attempt_status(status, end.clone(), now);
+        self.set_attempt_status(status, End::Failed(outcome, String::new()), now);
         if let Some(observer) = &mut self.observer {
             self.response_end.get_or_insert(now);
             observer.row_mut().status = Some(status.into());
         }
-        outcome_of(end, None)
     }
 
     /// Whether the process counts the requests of this listener: those of a hop only where there is no front.

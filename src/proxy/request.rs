@@ -16,7 +16,7 @@ use crate::client::limits::{ErrorResponse, Limits, Refusal};
 use crate::clock::Stamp;
 use crate::config::proxy::StampsPolicy;
 use crate::fault::{Injected, Kind};
-use crate::request::{End, Endpoint, FRONT_HEADER, HOP_HEADER, OUTCOME_HEADER};
+use crate::request::{End, Endpoint, FRONT_HEADER, HOP_HEADER, OUTCOME_HEADER, Outcome};
 use crate::upstream::{Chosen, Upstreams};
 
 use super::context::Context;
@@ -79,8 +79,8 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     }
     if !request.response.has_begun {
         request.read_room(&mut client).await;
-        if let Some(response) = response {
-            request.answer(response, end.clone(), &mut client).await;
+        if let (Some(response), End::Failed(outcome, _)) = (response, &end) {
+            request.answer(response, *outcome, &mut client).await;
         }
     }
     request.context.end(end);
@@ -323,9 +323,9 @@ impl<'a> Request<'a> {
         Ok(head)
     }
 
-    /// Sends a response of our own, for an exchange that ended so.
-    async fn answer(&mut self, response: ErrorResponse, end: End, client: &mut Exchange) {
-        let outcome = self.context.answer(response.status, end);
+    /// Sends a response of our own, for an exchange with that outcome.
+    async fn answer(&mut self, response: ErrorResponse, outcome: Outcome, client: &mut Exchange) {
+        self.context.answer(response.status, outcome);
         let Ok((mut head, body)) = response.head_and_body() else {
             return;
         };

@@ -225,7 +225,7 @@ fn the_wait_for_a_legs_room_is_not_the_attempts() {
     hop.request_body(b"{\"bootstrap_room\":7}", true);
     hop.room_wait_ended(at(3));
     let end = End::Failed(Outcome::ProxyError, "refused".to_owned());
-    hop.answer(502, end.clone());
+    hop.answer(502, Outcome::ProxyError);
     let attempt = hop.attempt_data().unwrap().clone();
     assert_eq!((attempt.room, attempt.ended), (Some(7), Some(at(3))));
     assert_eq!(attempt.failed().nanos, Some(2 * MS));
