@@ -26,21 +26,19 @@ pub struct Context {
     shared: Arc<Shared>,
     role: Role,
     arrival: Stamp,
-    /// What the header of our stamps says of it so far: the ends of its body, its last sending with our span, the stamps that a hop
-    /// wrote on the response.
+    /// What the header of our stamps says of it so far: the ends of its body, its last sending with our span, the upstreams before the
+    /// current one that could not be connected to; of the response, the server that its head named and the stamps that a hop wrote.
     so_far: Stamps,
-    /// The upstreams that could not be connected to, if these are servers or hops of ours.
-    unconnected: Vec<FailedAttempt>,
+    /// The attempt to connect to the current upstream, if it failed.
+    unconnected: Option<FailedAttempt>,
     /// Counts it as in flight.
     in_flight: Option<InFlight>,
     /// Counts the current attempt at a server as in flight.
     attempt_in_flight: Option<InFlight>,
-    /// The server that the response's head named.
-    named_host: Option<String>,
     /// The upstream of the current attempt, `host:port`.
     pub upstream: String,
-    /// Whether that is a hop of this process, which reports its attempts.
-    is_at_own_hop: bool,
+    /// At a front: whether that is a server. Of attempts at routers nobody knows, and a hop of ours reports those at it.
+    is_at_server: bool,
     /// How long upstreams had it, and how long its client delayed writes.
     pub timing: Timing,
     /// The trace that the request belongs to.
@@ -72,12 +70,11 @@ impl Context {
             role,
             arrival,
             so_far: Stamps::default(),
-            unconnected: Vec::new(),
+            unconnected: None,
             in_flight: None,
             attempt_in_flight: None,
-            named_host: None,
             upstream: String::new(),
-            is_at_own_hop: false,
+            is_at_server: false,
             timing: Timing::default(),
             trace: None,
             request: None,
@@ -213,12 +210,12 @@ impl Context {
             request.lock().answered_by = Some(span);
         }
         let by_hop = hop.as_ref().and_then(|hop| hop.host.clone());
-        self.named_host = by_hop.or_else(|| match self.role {
+        self.so_far.host = by_hop.or_else(|| match self.role {
             Role::Front => smg_worker(&head.headers),
             Role::Hop(_) => None,
         });
         self.so_far.hop = hop.map(Box::new);
-        let host = self.host();
+        let host = self.so_far.host.clone().or_else(|| self.own_host());
         let Some(observer) = &mut self.observer else {
             return;
         };
@@ -313,11 +310,6 @@ impl Context {
         self.role == Role::Front && self.shared.is_before_servers()
     }
 
-    /// Whether what is sent upstream is an attempt at a server, which no hop reports.
-    fn is_sent_to_server(&self) -> bool {
-        self.is_before_servers() && !self.is_at_own_hop
-    }
-
     /// Returns what was stamped so far, for a header.
     pub fn stamps(&self) -> Stamps {
         // A hop's own is the one that answers.
@@ -326,35 +318,31 @@ impl Context {
         let seen = seen.map(|request| request.lock().attempts(own));
         let seen = seen.unwrap_or_default();
         let (attempts, failed) = self.attempts_of(seen.count, seen.failed);
-        let worker = self.role.worker();
+        let (worker, so_far) = (self.role.worker(), self.so_far.clone());
         Stamps {
             clock: self.shared.clock_name.clone(),
             now: Some(self.shared.clock.now()),
             arrival: Some(self.arrival),
-            host: self.host(),
+            host: so_far.host.or_else(|| self.own_host()),
             attempts: Some(attempts),
             joins_engine: self.shared.engine.is_some(),
             is_direct: worker.is_some() || self.shared.is_before_servers(),
             worker: worker.map(str::to_owned),
             room: self.attempt_data().and_then(|attempt| attempt.room),
             failed,
-            ..self.so_far.clone()
+            ..so_far
         }
     }
 
     /// Returns the number of attempts and the failed ones: from what hops of this process saw, what a hop elsewhere reported, and
     /// how often we tried ourselves.
     fn attempts_of(&self, seen: u32, mut failed: Vec<FailedAttempt>) -> (u32, Vec<FailedAttempt>) {
-        let is_sent = self.so_far.forwarded.is_some();
-        let own = self.unconnected.len() as u32 + u32::from(is_sent);
+        let before = &self.so_far.failed;
+        let own = before.len() as u32 + u32::from(self.has_tried_upstream());
         let hop = self.so_far.hop.as_ref();
         let at_hop = hop.map_or(0, |hop| hop.attempts.unwrap_or(1));
         if failed.is_empty() {
-            // If it was sent to none, its row may be of the last one.
-            let is_of_last = usize::from(!is_sent && self.has_tried_upstream());
-            let others = self.unconnected.iter();
-            let others = others.take(self.unconnected.len().saturating_sub(is_of_last));
-            let others = others.chain(hop.iter().flat_map(|hop| &hop.failed));
+            let others = before.iter().chain(hop.iter().flat_map(|hop| &hop.failed));
             failed.extend(others.take(MAX_FAILED).cloned());
         }
         (seen.max(own).max(at_hop), failed)
@@ -362,26 +350,17 @@ impl Context {
 
     /// Whether the current upstream got the request, or took no connection for it.
     fn has_tried_upstream(&self) -> bool {
-        let last = self.unconnected.last();
-        self.so_far.forwarded.is_some() || last.is_some_and(|one| one.host == self.upstream)
-    }
-
-    fn host(&self) -> Option<String> {
-        self.named_host.clone().or_else(|| self.own_host())
+        self.so_far.forwarded.is_some() || self.unconnected.is_some()
     }
 
     /// Returns the server that we send to ourselves, as records name it.
     fn own_host(&self) -> Option<String> {
         let config = self.shared.config.load();
-        let worker = match self.role.worker() {
-            Some(worker) => config.worker(worker),
-            None if config.upstream_kind == UpstreamKind::Router => return None,
-            None => None,
-        };
-        let address = || Some(self.upstream.clone()).filter(|address| !address.is_empty());
-        worker
-            .and_then(|worker| worker.host.clone())
-            .or_else(address)
+        let worker = self.role.worker().and_then(|name| config.worker(name));
+        let named = worker.and_then(|worker| worker.host.clone());
+        let is_server = self.role != Role::Front || self.is_before_servers();
+        let is_known = is_server && !self.upstream.is_empty();
+        named.or_else(|| is_known.then(|| self.upstream.clone()))
     }
 }
 

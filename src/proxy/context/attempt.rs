@@ -50,9 +50,10 @@ impl Context {
     /// An upstream was chosen; `name` is its host and port.
     pub fn set_upstream(&mut self, name: &str, address: &Address) {
         self.upstream = name.to_owned();
+        self.so_far.failed.extend(self.unconnected.take());
         let config = self.shared.config.load();
         let mut hops = config.workers.iter();
-        self.is_at_own_hop = hops.any(|hop| address.is_at(hop.listen)) && self.is_before_servers();
+        self.is_at_server = self.is_before_servers() && !hops.any(|hop| address.is_at(hop.listen));
         if let Some(mut attempt) = self.attempt_data() {
             attempt.host = self.own_host().unwrap_or_default();
         }
@@ -73,7 +74,7 @@ impl Context {
         let now = self.shared.clock.now();
         self.trace_sending(SpanId::random(), began, Some(now));
         if self.is_before_servers() {
-            self.unconnected.push(FailedAttempt {
+            self.unconnected = Some(FailedAttempt {
                 host: self.upstream.clone(),
                 outcome: Some(outcome),
                 status: None,
@@ -90,7 +91,7 @@ impl Context {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.enter(RequestPhase::Waiting);
         }
-        if self.is_sent_to_server() && self.observer.is_some() {
+        if self.is_at_server && self.observer.is_some() {
             self.attempt_in_flight = Some(self.shared.metrics.begin_attempt(&self.upstream));
         }
         if let Some(mut attempt) = self.attempt_data() {

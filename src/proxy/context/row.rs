@@ -73,7 +73,7 @@ impl Context {
         let head = row.timeline.raw(Moment::ResponseHead);
         // A response with a hop's stamps, or one that names a server, is from a server.
         let may_be_routers =
-            head.is_some() && self.so_far.hop.is_none() && self.named_host.is_none();
+            head.is_some() && self.so_far.hop.is_none() && self.so_far.host.is_none();
         let error = row.status.filter(|status| *status >= 400 && may_be_routers);
         row.internal.is_routers_error = error
             .zip(attempts.as_ref())
@@ -117,7 +117,7 @@ impl Context {
             if let Some(why) = first.unread {
                 metrics.responses_unread.with(&[why.name()]).inc();
             }
-            if self.is_sent_to_server() && self.so_far.forwarded.is_some() {
+            if self.is_at_server && self.so_far.forwarded.is_some() {
                 let outcome = first.outcome().name();
                 metrics.attempts.with(&[&self.upstream, outcome]).inc();
             }
