@@ -125,7 +125,6 @@ impl Request<'_> {
         let unsent = std::mem::take(&mut self.upload.unsent);
         self.send(client, &mut up, &unsent).await?;
         drop(unsent);
-        self.note_activity();
         let mut closed = pin!(client.closed());
         let mut timer = pin!(tokio::time::sleep(self.time_left(peer, false)?));
         loop {
@@ -176,11 +175,6 @@ impl Request<'_> {
                 done => done?,
             }
         }
-    }
-
-    pub(super) fn note_activity(&mut self) {
-        let now = self.shared.clock.now();
-        (self.last_activity, self.upload_waits_since) = (now, now);
     }
 
     /// Keeps the connection for another request, if all of this one was sent.
