@@ -134,16 +134,13 @@ fn authority(head: &RequestHeader) -> Option<&[u8]> {
 /// # Errors
 /// It names something that it may not.
 fn connection_names(headers: &HeaderMap) -> Result<Vec<HeaderName>, Refusal> {
-    let mut names = Vec::new();
-    for token in tokens(headers) {
+    let name = |token| {
         let name = HeaderName::from_bytes(token).ok();
-        let name = name.filter(|name| !PROTECTED.contains(&name.as_str()));
-        names.push(name.ok_or(Refusal::BrokenHead)?);
-    }
-    if names.len() > MAX_NAMES {
-        return Err(Refusal::BrokenHead);
-    }
-    Ok(names)
+        name.filter(|name| !PROTECTED.contains(&name.as_str()))
+    };
+    let names: Option<Vec<HeaderName>> = tokens(headers).map(name).collect();
+    let names = names.filter(|names| names.len() <= MAX_NAMES);
+    names.ok_or(Refusal::BrokenHead)
 }
 
 /// Returns the elements of `Connection`.
