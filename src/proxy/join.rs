@@ -257,12 +257,10 @@ impl Joins {
     /// has reported: all of them at [`Stamp::MAX`].
     pub fn sweep(&self, now: Stamp) -> Vec<Vec<Row>> {
         let mut table = self.table.lock();
-        for (name, entries) in [
-            ("requests", table.by_id.len()),
-            ("spans", table.by_span.entries.len()),
-        ] {
-            self.metrics.join_entries.with(&[name]).set(entries as i64);
-        }
+        let entries = &self.metrics.join_entries;
+        entries.with(&["requests"]).set(table.by_id.len() as i64);
+        let spans = table.by_span.entries.len();
+        entries.with(&["spans"]).set(spans as i64);
         let is_due = |one: &WaitingRows| {
             let has_waited = now.nanos_since(one.since) > MAX_WAIT;
             has_waited || (!one.is_own && one.attempt.lock().ended.is_some())
