@@ -127,10 +127,9 @@ impl Context {
         };
         let sendings = &mut observer.row_mut().internal.trace.sendings;
         if failed.is_none() || sendings.len() < MAX_FAILED {
-            let upstream = self.upstream.clone();
             sendings.push(Sending {
                 span,
-                upstream,
+                upstream: self.upstream.clone(),
                 at,
                 failed,
             });
