@@ -68,7 +68,6 @@ impl Context {
         end: &End,
         now: Stamp,
     ) -> Vec<Row> {
-        let mut at_hop = BodyTiming::default();
         let row = observer.row_mut();
         let head = row.timeline.raw(Moment::ResponseHead);
         // A response with a hop's stamps, or one that names a server, is from a server.
@@ -79,8 +78,11 @@ impl Context {
             .zip(attempts.as_ref())
             .is_some_and(|(status, attempts)| attempts.leave_to_router(status));
         let decode = attempts.as_ref().and_then(RequestAttempts::decode_leg);
+        let (mut here, mut at_hop) = (BodyTiming::default(), self.body_timing);
         if self.role == Role::Front {
-            at_hop = self.put_attempts(&mut observer, attempts.unwrap_or_default());
+            let attempts = attempts.unwrap_or_default();
+            (here, at_hop) = (self.body_timing, attempts.body_timing);
+            self.put_attempts(&mut observer, attempts);
         }
         let row = observer.row_mut();
         if head.is_some() {
@@ -101,7 +103,7 @@ impl Context {
                 }
             }
         }
-        self.put_body_timings(&mut rows, at_hop);
+        put_body_timings(&mut rows, here, at_hop);
         if let Some(first) = rows.first().filter(|_| self.is_counted()) {
             let metrics = &self.shared.metrics;
             metrics.bytes.with(&["request"]).inc_by(self.request_bytes);
@@ -125,13 +127,9 @@ impl Context {
         rows
     }
 
-    /// Puts the attempts that hops of this process saw into the row. Returns when the response's body passed the hop.
-    fn put_attempts(&self, observer: &mut Observer, attempts: RequestAttempts) -> BodyTiming {
-        let mut body_timing = BodyTiming::default();
+    /// Puts the attempts that hops of this process saw into the row.
+    fn put_attempts(&self, observer: &mut Observer, attempts: RequestAttempts) {
         if let Some(last) = &attempts.last {
-            if attempts.is_named {
-                body_timing = last.body_timing;
-            }
             // The stamps on the response may be those of its other leg.
             let by = self.so_far.hop.as_ref().and_then(|hop| hop.span);
             if by != Some(last.span) {
@@ -157,7 +155,6 @@ impl Context {
             row.internal.trace.attempts = attempts.others;
             row.internal.trace.attempts.extend(attempts.last);
         }
-        body_timing
     }
 
     /// Relates the clocks of hop and engine to ours, where their offsets are known.
@@ -169,21 +166,17 @@ impl Context {
         name_engine_clock(rows, hop);
         relate_engine(rows, clocks, true);
     }
+}
 
-    /// Sets when the response's body passed the hop and the front, which shows how long the router held it.
-    fn put_body_timings(&self, rows: &mut [Row], at_hop: BodyTiming) {
-        let (here, at_hop) = match self.role {
-            Role::Hop(_) => (BodyTiming::default(), self.body_timing),
-            Role::Front => (self.body_timing, at_hop),
-        };
-        for row in rows {
-            row.set_body_timings(here, at_hop);
-            // The first event came in the first bytes, here as at the hop. Of a later one read with it that is not known.
-            let is_at_first = row.internal.begins_with_token
-                && row.timeline.raw(Moment::FirstToken) == here.first;
-            if let Some(at) = at_hop.first.filter(|_| is_at_first) {
-                row.timeline.set(Moment::WorkerFirstToken, at);
-            }
+/// Sets when the response's body passed the hop and the front, which shows how long the router held it.
+fn put_body_timings(rows: &mut [Row], here: BodyTiming, at_hop: BodyTiming) {
+    for row in rows {
+        row.set_body_timings(here, at_hop);
+        // The first event came in the first bytes, here as at the hop. Of a later one read with it that is not known.
+        let is_at_first =
+            row.internal.begins_with_token && row.timeline.raw(Moment::FirstToken) == here.first;
+        if let Some(at) = at_hop.first.filter(|_| is_at_first) {
+            row.timeline.set(Moment::WorkerFirstToken, at);
         }
     }
 }

@@ -62,6 +62,7 @@ impl Tables {
     fn leg(&self, number: u64, room: u64, role: Option<ServerRole>) -> Arrived {
         let leg = self.arrive(number, None, None);
         (leg.data.lock().room, leg.data.lock().role) = (Some(room), role);
+        leg.data.lock().body_timing.piece(at(1), 0);
         self.joins.add_room(&leg.data, room, at(1));
         leg
     }
@@ -300,7 +301,8 @@ fn the_id_in_a_response_joins_both_legs() {
         let (last, leg) = (closed.last.unwrap(), closed.prefill_leg.unwrap());
         let leg = leg.lock().span;
         assert_eq!((last.span, leg, closed.count), (span(2), span(1), 1));
-        assert!(closed.is_named && closed.others.is_empty());
+        assert_eq!(closed.body_timing.first, Some(at(1)));
+        assert!(closed.others.is_empty());
         // They are in the front's row.
         assert!(joins.sweep(at(100)).is_empty());
         let counts = ["reply", "nothing"].map(|by| tables.counted(by));
@@ -319,7 +321,7 @@ fn one_id_joins_two_legs_of_unknown_roles() {
     }
     tables.joins.response_read(&request, "shared");
     let closed = tables.joins.close(&request, at(3));
-    assert_eq!((closed.count, closed.is_named), (1, false));
+    assert_eq!((closed.count, closed.body_timing.first), (1, None));
     assert_eq!(tables.counted("reply"), 2);
 }
 
