@@ -121,7 +121,7 @@ impl Joins {
     pub fn add_span(&self, request: &SharedRequest, span: SpanId) {
         let by_span = &mut self.table.lock().by_span.entries;
         by_span.insert(span.number(), (None, request.clone()));
-        request.lock().spans.push(span);
+        request.lock().span = Some(span);
     }
 
     /// The front read `id` in the response to `request`: joins the attempt whose response had that id, if the request has no
@@ -154,14 +154,13 @@ impl Joins {
     pub fn close(&self, request: &SharedRequest, now: Stamp) -> RequestAttempts {
         let mut table = self.table.lock();
         let request = &mut *request.lock();
-        request.is_closed = true;
         if let Some(same) = table.by_id.get_mut(&request.id) {
             same.count -= 1;
             if same.count == 0 {
                 table.by_id.remove(&request.id);
             }
         }
-        for span in std::mem::take(&mut request.spans) {
+        if let Some(span) = request.span {
             table.by_span.forget_later(span.number(), now);
         }
         let attempts = request.attempts(None);
@@ -286,11 +285,8 @@ impl Table {
         id: Option<&str>,
     ) -> (Option<SharedRequest>, Option<&'static str>) {
         let sent = parent.and_then(|span| self.by_span.entries.get(&span.number()));
-        if let Some((_, request)) = sent {
-            let by = match request.lock().is_closed {
-                true => "late",
-                false => "span",
-            };
+        if let Some((closed, request)) = sent {
+            let by = if closed.is_some() { "late" } else { "span" };
             return (Some(request.clone()), Some(by));
         }
         match id.and_then(|id| self.by_id.get(id)).map(|same| &same.only) {

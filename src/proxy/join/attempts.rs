@@ -62,21 +62,21 @@ impl RequestAttempts {
 #[derive(Debug, Default)]
 pub struct Request {
     pub(super) id: String,
-    pub(super) spans: Vec<SpanId>,
+    /// The span that it was sent upstream with.
+    pub(super) span: Option<SpanId>,
     pub(super) attempts: Vec<SharedAttempt>,
     /// The span of the attempt that answered, if the response named it.
     pub answered_by: Option<SpanId>,
-    pub(super) is_closed: bool,
 }
 
 impl Request {
-    /// Adds an attempt, unless the request is closed. Returns `false` if there is no room for it.
+    /// Adds an attempt. Returns `false` if there is no room for it.
     pub(super) fn insert(&mut self, attempt: &SharedAttempt) -> bool {
         let has_room = self.attempts.len() < MAX_ATTEMPTS;
-        if has_room && !self.is_closed {
+        if has_room {
             self.attempts.push(attempt.clone());
         }
-        has_room || self.is_closed
+        has_room
     }
 
     /// Returns the attempts that have reached a hop so far; `answered_by` is the span of the one that answers, if not the response
