@@ -106,11 +106,9 @@ impl Context {
         put_body_timings(&mut rows, here, at_hop);
         if let Some(first) = rows.first().filter(|_| self.is_counted()) {
             let metrics = &self.shared.metrics;
-            metrics.bytes.with(&["request"]).inc_by(self.request_bytes);
-            metrics
-                .bytes
-                .with(&["response"])
-                .inc_by(self.response_bytes);
+            let bytes = &metrics.bytes;
+            bytes.with(&["request"]).inc_by(self.request_bytes);
+            bytes.with(&["response"]).inc_by(self.response_bytes);
             if !first.is_ok() {
                 let (path, outcome) = (first.endpoint().path(), first.outcome());
                 let trace = first.trace_id.as_deref();
