@@ -100,7 +100,7 @@ fn overhead_is_the_time_that_neither_upstream_nor_client_took() {
                 "prompt_read" => context.prompt_read(prompt),
                 "send" => drop(context.begin_sending()),
                 "room_read" => context.room_wait_ended(prompt),
-                "pending" => context.timing.write_pending(now),
+                "pending" => context.timing.write_pending_since = Some(now),
                 "over" => context.timing.write_over(now),
                 _ => {
                     context.response_head(&ok(), None, now);

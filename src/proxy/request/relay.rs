@@ -343,7 +343,7 @@ impl Request<'_> {
     /// Reads on while a write to the client is pending, up to what may be kept. Ends only by a failure.
     async fn read_ahead(&mut self, up: Option<&mut HttpSession>) -> Failure {
         let clock = &self.shared.clock;
-        self.context.timing.write_pending(clock.now());
+        self.context.timing.write_pending_since = Some(clock.now());
         let Some(up) = up else {
             return pending().await;
         };
@@ -354,7 +354,7 @@ impl Request<'_> {
                 Part::Body(piece, _) => piece.len(),
             });
             if ahead.len() >= MAX_READ_AHEAD || bytes.sum::<usize>() >= MAX_READ_AHEAD_BYTES {
-                self.context.timing.pause_reading(clock.now());
+                self.context.timing.read_paused_since = Some(clock.now());
                 break;
             }
             let read = self.response.read(up, true).await;
