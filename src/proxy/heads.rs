@@ -54,12 +54,10 @@ pub fn check(request: &RequestHeader) -> Result<(), Refusal> {
     if request.method == Method::CONNECT {
         return Err(Refusal::Tunnel);
     }
-    if has_control(request.raw_path()) {
-        return Err(Refusal::BrokenHead);
-    }
     // RFC 9112, section 3.2; an absolute target names the host.
     let has_host = request.headers.contains_key(HOST) || authority(request).is_some();
-    if !has_host && request.version == Version::HTTP_11 {
+    let lacks_host = !has_host && request.version == Version::HTTP_11;
+    if lacks_host || has_control(request.raw_path()) {
         return Err(Refusal::BrokenHead);
     }
     let mut codings = request.headers.get_all(TRANSFER_ENCODING).iter();
