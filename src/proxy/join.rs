@@ -303,14 +303,6 @@ impl Table {
         request.clone()
     }
 
-    /// Whether the other leg of a prefill server's attempt has arrived.
-    fn has_decode_leg(&self, attempt: &Attempt) -> bool {
-        let rooms = attempt.room.iter();
-        let legs = rooms.filter_map(|room| self.by_room.entries.get(room));
-        legs.flat_map(|(_, legs)| legs)
-            .any(|leg| leg.lock().role == Some(ServerRole::Decode))
-    }
-
     /// Lets rows wait. Returns the oldest that do, if they are too many.
     fn wait(
         &mut self,
@@ -339,11 +331,16 @@ impl Table {
             put_prefill(&attempt, &mut waited.rows);
             return Some(waited.rows);
         }
-        if attempt.is_joined || (attempt.is_prefill_leg() && self.has_decode_leg(&attempt)) {
+        let is_decode = |leg: &Attempt| leg.role == Some(ServerRole::Decode);
+        let pair = attempt
+            .room
+            .and_then(|room| self.by_room.entries.get(&room));
+        let mut legs = pair.iter().flat_map(|(_, legs)| legs);
+        let has_decode_leg = legs.any(|leg| is_decode(&leg.lock()));
+        if attempt.is_joined || (attempt.is_prefill_leg() && has_decode_leg) {
             return None;
         }
-        let room = attempt.room;
-        let room = room.filter(|_| attempt.role == Some(ServerRole::Decode));
+        let room = attempt.room.filter(|_| is_decode(&attempt));
         let pair = room.map(|room| self.by_room.take(&room));
         let is_other = |leg: &&SharedAttempt| !Arc::ptr_eq(leg, &waited.attempt);
         if let Some(prefill) = pair.iter().flatten().find(is_other) {
