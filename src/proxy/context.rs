@@ -45,7 +45,7 @@ pub struct Context {
     pub trace: Option<Trace>,
     /// What attempts are joined to: at a front with hops in this process, or at a hop in a process without a front.
     request: Option<SharedRequest>,
-    /// At a hop: its attempt. If a front here has it in a row, only the body's room is read and, of a prefill server, the response.
+    /// At a hop: its attempt.
     attempt: Option<SharedAttempt>,
     /// At a hop: the response of `/server_info`.
     server_info: Option<Vec<u8>>,
@@ -53,6 +53,8 @@ pub struct Context {
     body_timing: BodyTiming,
     /// What is recorded of a generation request, until it ends.
     observer: Option<Box<Observer>>,
+    /// At a hop whose front has had it in a row since it arrived: only the body's room is read and, of a prefill server, the response.
+    is_leg: bool,
     /// Body bytes of the request that were read.
     pub request_bytes: u64,
     /// Body bytes of the response.
@@ -82,6 +84,7 @@ impl Context {
             server_info: None,
             body_timing: BodyTiming::default(),
             observer: None,
+            is_leg: false,
             request_bytes: 0,
             response_bytes: 0,
             response_end: None,
@@ -111,7 +114,8 @@ impl Context {
             Role::Hop(_) => (Side::Hop, Moment::WorkerArrival),
         };
         self.join_attempt(id);
-        if self.attempt_data().is_some_and(|attempt| attempt.is_joined) {
+        self.is_leg = self.attempt_data().is_some_and(|attempt| attempt.is_joined);
+        if self.is_leg {
             let worker = self.role.worker();
             if worker.is_some_and(|worker| self.shared.role(worker) != Some(None)) {
                 self.observer = Some(Box::new(Observer::new(Side::Hop, endpoint, String::new())));
@@ -163,7 +167,7 @@ impl Context {
             let timeline = &mut observer.row_mut().timeline;
             timeline.set(Moment::RequestEnd, self.so_far.request_end);
         }
-        if room.is_some() || is_end {
+        if room.is_some() || (is_end && self.is_leg) {
             self.room_read(room);
         }
     }

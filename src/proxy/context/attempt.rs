@@ -136,23 +136,23 @@ impl Context {
         }
     }
 
-    /// The request's body named a room, so that an attempt is one of two legs; `None` if all of it was read and named none.
+    /// The request's body named a room, so that this is one of two legs; `None` if all of it was read and named none.
     pub(super) fn room_read(&mut self, room: Option<u64>) {
         let Some(attempt) = &self.attempt else { return };
         let mut data = attempt.lock();
-        if data.room.is_some() || (room.is_none() && !data.is_joined) {
+        if data.room.is_some() {
             return;
         }
         let role = self.shared.role(&data.worker);
         data.room = room.filter(|_| role != Some(None));
         data.role = role.flatten();
-        let (room, has_all) = (data.room, data.is_joined && data.may_answer());
+        let (room, prefills) = (data.room, !data.may_answer());
         drop(data);
         if let Some(room) = room {
             let now = self.shared.clock.now();
             self.shared.joins.add_room(attempt, room, now);
         }
-        if has_all {
+        if self.is_leg && !prefills {
             self.observer = None;
         }
     }

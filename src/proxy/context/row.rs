@@ -33,8 +33,7 @@ impl Context {
                 }
             }
             Some(attempt) => {
-                let is_joined = attempt.lock().is_joined;
-                let rows = observer.map(|observer| match is_joined {
+                let rows = observer.map(|observer| match self.is_leg {
                     true => observer.finish(End::Complete, now),
                     false => self.rows(observer, None, &end, now),
                 });
@@ -44,7 +43,7 @@ impl Context {
                     data.prefill = rows.map(|row| row.timeline.as_prefill()).collect();
                 }
                 // The front here has the row of a leg.
-                let rows = rows.filter(|_| !is_joined);
+                let rows = rows.filter(|_| !self.is_leg);
                 let recorded = rows.iter().flatten().next().map(Row::outcome);
                 let outcome = recorded.unwrap_or_else(|| outcome_of(end, data.status));
                 data.outcome = Some(outcome);
