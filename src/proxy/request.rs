@@ -84,13 +84,12 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         }
     }
     request.context.end(end);
-    let is_cut = request.response.has_begun && request.response.ends_by_close;
     let resets = match failure {
         // Else the kernel would hold what the client does not read.
         Failure::ClientStalled => true,
         Failure::Injected if !request.response.has_begun => true,
         // Only a reset shows a cut to a client that takes the connection's end for the body's.
-        _ => is_cut,
+        _ => request.response.has_begun && request.response.ends_by_close,
     };
     drop(request);
     if resets {
