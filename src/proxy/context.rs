@@ -37,7 +37,7 @@ pub struct Context {
     attempt_in_flight: Option<InFlight>,
     /// The upstream of the current attempt, `host:port`.
     pub upstream: String,
-    /// At a front: whether that is a server. Of attempts at routers nobody knows, and a hop of ours reports those at it.
+    /// Whether that is a front's server, and no hop of this process, which reports its attempts itself.
     is_at_server: bool,
     /// How long upstreams had it, and how long its client delayed writes.
     pub timing: Timing,

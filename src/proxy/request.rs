@@ -286,8 +286,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether a request whose connection failed is sent again: an idempotent one without a body that generates nothing, if none of a
-    /// response arrived and Pingora finds that the kept connection was closed before the request arrived. Any other may have run.
+    /// Whether a request whose connection failed is sent again: an idempotent one without a body that generates nothing, if no
+    /// response has begun and Pingora finds that the kept connection was closed before the request arrived. Any other may have run.
     fn can_resend(&self, failure: &mut Failure, is_reused: bool, head: &RequestHeader) -> bool {
         let Failure::Upstream(error) = failure else {
             return false;
