@@ -174,10 +174,8 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
                 let arrival = service.shared.clock.now();
                 let exchange = Exchange::new(session, peer, arrival, None, false);
                 // A further stream takes as much memory as a connection with a request.
-                let is_alone = streams.is_empty();
-                let permit = (!is_alone).then(|| service.connection_permit());
-                let permit = permit.flatten();
-                if permit.is_none() && !is_alone {
+                let permit = (!streams.is_empty()).then(|| service.connection_permit());
+                if matches!(permit, Some(None)) {
                     request::refuse(service, exchange);
                     continue;
                 }

@@ -15,7 +15,7 @@ use crate::request::{
 use crate::telemetry::prometheus::{InFlight, RequestPhase};
 
 use super::identity::{Trace, new_request_id};
-use super::join::{HopAttempt, SharedRequest};
+use super::join::{SharedAttempt, SharedRequest};
 use super::shared::{Role, Shared};
 
 use self::timing::Timing;
@@ -26,36 +26,34 @@ pub struct Context {
     shared: Arc<Shared>,
     role: Role,
     arrival: Stamp,
-    /// What the header of our stamps says of it so far: the ends of its body, its last sending with our span, the stamps that a hop
-    /// wrote on the response.
+    /// What the header of our stamps says of it so far: the ends of its body, its last sending with our span, the upstreams before the
+    /// current one that could not be connected to; of the response, the server that its head named and the stamps that a hop wrote.
     so_far: Stamps,
-    /// The upstreams that could not be connected to, if these are servers or hops of ours.
-    unconnected: Vec<FailedAttempt>,
+    /// The attempt to connect to the current upstream, if it failed.
+    unconnected: Option<FailedAttempt>,
     /// Counts it as in flight.
     in_flight: Option<InFlight>,
     /// Counts the current attempt at a server as in flight.
     attempt_in_flight: Option<InFlight>,
-    /// The server that the response's head named.
-    named_host: Option<String>,
     /// The upstream of the current attempt, `host:port`.
     pub upstream: String,
-    /// Whether that is a hop of this process, which reports its attempts.
-    is_at_own_hop: bool,
+    /// Whether that is a front's server, and no hop of this process, which reports its attempts itself.
+    is_at_server: bool,
     /// How long upstreams had it, and how long its client delayed writes.
     pub timing: Timing,
     /// The trace that the request belongs to.
     pub trace: Option<Trace>,
-    /// At a front with hops in this process: what their attempts are joined to.
+    /// What attempts are joined to: at a front with hops in this process, or at a hop in a process without a front.
     request: Option<SharedRequest>,
     /// At a hop: its attempt.
-    attempt: Option<HopAttempt>,
+    attempt: Option<SharedAttempt>,
     /// At a hop: the response of `/server_info`.
     server_info: Option<Vec<u8>>,
     /// When the body of the response passed here.
     body_timing: BodyTiming,
     /// What is recorded of a generation request, until it ends.
     observer: Option<Box<Observer>>,
-    /// At a hop whose front writes the row: only the body's room is read and, of a prefill server, the response.
+    /// At a hop whose front has had it in a row since it arrived: only the body's room is read and, of a prefill server, the response.
     is_leg: bool,
     /// Body bytes of the request that were read.
     pub request_bytes: u64,
@@ -74,12 +72,11 @@ impl Context {
             role,
             arrival,
             so_far: Stamps::default(),
-            unconnected: Vec::new(),
+            unconnected: None,
             in_flight: None,
             attempt_in_flight: None,
-            named_host: None,
             upstream: String::new(),
-            is_at_own_hop: false,
+            is_at_server: false,
             timing: Timing::default(),
             trace: None,
             request: None,
@@ -117,10 +114,10 @@ impl Context {
             Role::Hop(_) => (Side::Hop, Moment::WorkerArrival),
         };
         self.join_attempt(id);
-        if self.attempt.as_ref().is_some_and(|one| !one.needs_row) {
+        self.is_leg = self.attempt_data().is_some_and(|attempt| attempt.is_joined);
+        if self.is_leg {
             let worker = self.role.worker();
             if worker.is_some_and(|worker| self.shared.role(worker) != Some(None)) {
-                self.is_leg = true;
                 self.observer = Some(Box::new(Observer::new(Side::Hop, endpoint, String::new())));
             }
             return;
@@ -165,7 +162,7 @@ impl Context {
             return;
         };
         observer.request_body(bytes);
-        let room = observer.room().filter(|_| self.role != Role::Front);
+        let room = observer.room();
         if self.role == Role::Front {
             let timeline = &mut observer.row_mut().timeline;
             timeline.set(Moment::RequestEnd, self.so_far.request_end);
@@ -217,12 +214,12 @@ impl Context {
             request.lock().answered_by = Some(span);
         }
         let by_hop = hop.as_ref().and_then(|hop| hop.host.clone());
-        self.named_host = by_hop.or_else(|| match self.role {
+        self.so_far.host = by_hop.or_else(|| match self.role {
             Role::Front => smg_worker(&head.headers),
             Role::Hop(_) => None,
         });
         self.so_far.hop = hop.map(Box::new);
-        let host = self.host();
+        let host = self.so_far.host.clone().or_else(|| self.own_host());
         let Some(observer) = &mut self.observer else {
             return;
         };
@@ -259,7 +256,7 @@ impl Context {
             && (is_first || is_end)
         {
             // Before the bytes are sent: the front that reads them finds it here.
-            attempt.data.lock().body_timing = match is_end {
+            attempt.lock().body_timing = match is_end {
                 true => self.body_timing,
                 false => self.body_timing.so_far(),
             };
@@ -278,9 +275,9 @@ impl Context {
         {
             let joins = &self.shared.joins;
             for id in response.engine_ids() {
-                match (&self.request, &self.attempt) {
-                    (Some(request), _) => joins.response_read(request, id),
-                    (None, Some(attempt)) => joins.add_response_id(attempt, id, at),
+                match (&self.attempt, &self.request) {
+                    (Some(attempt), _) => joins.add_response_id(attempt, id, at),
+                    (None, Some(request)) => joins.response_read(request, id),
                     (None, None) => {}
                 }
             }
@@ -296,16 +293,15 @@ impl Context {
         }
     }
 
-    /// The proxy answers itself, for an exchange that ended so. Returns the outcome that is recorded.
-    pub fn answer(&mut self, status: u16, end: End) -> Outcome {
+    /// The proxy answers itself, for an exchange with that outcome.
+    pub fn answer(&mut self, status: u16, outcome: Outcome) {
         let now = self.shared.clock.now();
         self.timing.upstream_ended(now);
-        self.set_attempt_status(status, end.clone(), now);
+        self.set_attempt_status(status, End::Failed(outcome, String::new()), now);
         if let Some(observer) = &mut self.observer {
             self.response_end.get_or_insert(now);
             observer.row_mut().status = Some(status.into());
         }
-        outcome_of(end, None)
     }
 
     /// Whether the process counts the requests of this listener: those of a hop only where there is no front.
@@ -318,47 +314,39 @@ impl Context {
         self.role == Role::Front && self.shared.is_before_servers()
     }
 
-    /// Whether what is sent upstream is an attempt at a server, which no hop reports.
-    fn is_sent_to_server(&self) -> bool {
-        self.is_before_servers() && !self.is_at_own_hop
-    }
-
     /// Returns what was stamped so far, for a header.
     pub fn stamps(&self) -> Stamps {
-        let request = self.request.as_ref();
-        let of_request = || request.map(|request| request.lock().attempts(None));
-        let seen = self.attempt.as_ref().map(HopAttempt::so_far);
-        let seen = seen.or_else(of_request).unwrap_or_default();
+        // A hop's own is the one that answers.
+        let own = self.attempt_data().map(|attempt| attempt.span);
+        let seen = self.request.as_ref();
+        let seen = seen.map(|request| request.lock().attempts(own));
+        let seen = seen.unwrap_or_default();
         let (attempts, failed) = self.attempts_of(seen.count, seen.failed);
-        let worker = self.role.worker();
+        let (worker, so_far) = (self.role.worker(), self.so_far.clone());
         Stamps {
             clock: self.shared.clock_name.clone(),
             now: Some(self.shared.clock.now()),
             arrival: Some(self.arrival),
-            host: self.host(),
+            host: so_far.host.or_else(|| self.own_host()),
             attempts: Some(attempts),
             joins_engine: self.shared.engine.is_some(),
             is_direct: worker.is_some() || self.shared.is_before_servers(),
             worker: worker.map(str::to_owned),
             room: self.attempt_data().and_then(|attempt| attempt.room),
             failed,
-            ..self.so_far.clone()
+            ..so_far
         }
     }
 
     /// Returns the number of attempts and the failed ones: from what hops of this process saw, what a hop elsewhere reported, and
     /// how often we tried ourselves.
     fn attempts_of(&self, seen: u32, mut failed: Vec<FailedAttempt>) -> (u32, Vec<FailedAttempt>) {
-        let is_sent = self.so_far.forwarded.is_some();
-        let own = self.unconnected.len() as u32 + u32::from(is_sent);
+        let before = &self.so_far.failed;
+        let own = before.len() as u32 + u32::from(self.has_tried_upstream());
         let hop = self.so_far.hop.as_ref();
         let at_hop = hop.map_or(0, |hop| hop.attempts.unwrap_or(1));
         if failed.is_empty() {
-            // If it was sent to none, its row may be of the last one.
-            let is_of_last = usize::from(!is_sent && self.has_tried_upstream());
-            let others = self.unconnected.iter();
-            let others = others.take(self.unconnected.len().saturating_sub(is_of_last));
-            let others = others.chain(hop.iter().flat_map(|hop| &hop.failed));
+            let others = before.iter().chain(hop.iter().flat_map(|hop| &hop.failed));
             failed.extend(others.take(MAX_FAILED).cloned());
         }
         (seen.max(own).max(at_hop), failed)
@@ -366,26 +354,17 @@ impl Context {
 
     /// Whether the current upstream got the request, or took no connection for it.
     fn has_tried_upstream(&self) -> bool {
-        let last = self.unconnected.last();
-        self.so_far.forwarded.is_some() || last.is_some_and(|one| one.host == self.upstream)
-    }
-
-    fn host(&self) -> Option<String> {
-        self.named_host.clone().or_else(|| self.own_host())
+        self.so_far.forwarded.is_some() || self.unconnected.is_some()
     }
 
     /// Returns the server that we send to ourselves, as records name it.
     fn own_host(&self) -> Option<String> {
         let config = self.shared.config.load();
-        let worker = match self.role.worker() {
-            Some(worker) => config.worker(worker),
-            None if config.upstream_kind == UpstreamKind::Router => return None,
-            None => None,
-        };
-        let address = || Some(self.upstream.clone()).filter(|address| !address.is_empty());
-        worker
-            .and_then(|worker| worker.host.clone())
-            .or_else(address)
+        let worker = self.role.worker().and_then(|name| config.worker(name));
+        let named = worker.and_then(|worker| worker.host.clone());
+        let is_server = self.role != Role::Front || self.is_before_servers();
+        let is_known = is_server && !self.upstream.is_empty();
+        named.or_else(|| is_known.then(|| self.upstream.clone()))
     }
 }
 

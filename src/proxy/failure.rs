@@ -88,13 +88,6 @@ impl Failure {
 }
 
 const NO_TLS: &str = "the TLS connection failed";
-/// Errors of what was received, as Pingora names them.
-const INVALID: [&str; 4] = [
-    "InvalidHTTPHeader",
-    "H1Error",
-    "InvalidChunk",
-    "InvalidTrailerEnd",
-];
 
 /// Returns status, outcome and text for an error of connecting or of a connection.
 pub fn of_connection(error: &Error) -> (u16, Outcome, &'static str) {
@@ -114,7 +107,11 @@ pub fn of_connection(error: &Error) -> (u16, Outcome, &'static str) {
             let text = "connection closed before the end of the response";
             (502, UpstreamDied, text)
         }
-        etype if INVALID.contains(&etype.as_str()) => (502, UpstreamDied, "not valid HTTP/1.1"),
+        ErrorType::InvalidHTTPHeader
+        | ErrorType::H1Error
+        | ErrorType::Custom("InvalidChunk" | "InvalidTrailerEnd") => {
+            (502, UpstreamDied, "not valid HTTP/1.1")
+        }
         _ => (502, UpstreamDied, "connection broke"),
     }
 }

@@ -5,7 +5,7 @@ use http::header::{
     CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
-use http::{Method, StatusCode, Version};
+use http::{Method, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::authority::raw_target_authority;
 
@@ -54,23 +54,21 @@ pub fn check(request: &RequestHeader) -> Result<(), Refusal> {
     if request.method == Method::CONNECT {
         return Err(Refusal::Tunnel);
     }
-    if has_control(request.raw_path()) {
-        return Err(Refusal::BrokenHead);
-    }
     // RFC 9112, section 3.2; an absolute target names the host.
     let has_host = request.headers.contains_key(HOST) || authority(request).is_some();
-    if !has_host && request.version == Version::HTTP_11 {
+    let lacks_host = !has_host && request.version == Version::HTTP_11;
+    if lacks_host || has_control(request.raw_path()) {
         return Err(Refusal::BrokenHead);
     }
     let mut codings = request.headers.get_all(TRANSFER_ENCODING).iter();
-    let is_chunked = |coding: &HeaderValue| {
-        let coding = coding.as_bytes().trim_ascii();
-        coding.eq_ignore_ascii_case(b"chunked")
-    };
-    if !codings.all(is_chunked) {
+    if !codings.all(|coding| is_chunked(coding.as_bytes())) {
         return Err(Refusal::UnknownCoding);
     }
     connection_names(&request.headers).map(drop)
+}
+
+fn is_chunked(coding: &[u8]) -> bool {
+    coding.trim_ascii().eq_ignore_ascii_case(b"chunked")
 }
 
 /// Whether a target has a NUL, or its path a control byte. All are escaped here: Pingora escapes raw ones.
@@ -134,16 +132,13 @@ fn authority(head: &RequestHeader) -> Option<&[u8]> {
 /// # Errors
 /// It names something that it may not.
 fn connection_names(headers: &HeaderMap) -> Result<Vec<HeaderName>, Refusal> {
-    let mut names = Vec::new();
-    for token in tokens(headers) {
+    let name = |token| {
         let name = HeaderName::from_bytes(token).ok();
-        let name = name.filter(|name| !PROTECTED.contains(&name.as_str()));
-        names.push(name.ok_or(Refusal::BrokenHead)?);
-    }
-    if names.len() > MAX_NAMES {
-        return Err(Refusal::BrokenHead);
-    }
-    Ok(names)
+        name.filter(|name| !PROTECTED.contains(&name.as_str()))
+    };
+    let names: Option<Vec<HeaderName>> = tokens(headers).map(name).collect();
+    let names = names.filter(|names| names.len() <= MAX_NAMES);
+    names.ok_or(Refusal::BrokenHead)
 }
 
 /// Returns the elements of `Connection`.
@@ -165,39 +160,30 @@ fn repeated_length(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// Makes the final head of a response fit for the client: removes the fields of the upstream's connection, and the announcement
-/// of trailers, which Pingora drops. Pingora writes its own `Connection`. `is_end` says that there is no body; `method` and
-/// `version` are the request's. Returns whether the body ends with the client's connection.
+/// of trailers, which Pingora drops. Pingora writes its own `Connection`. `is_end` says that there is no body, as of a response to
+/// `HEAD`; `version` is the request's. Returns whether the body ends with the client's connection.
 ///
 /// # Errors
 /// None that a head that was read can lead to.
 pub fn to_client(
     head: &mut ResponseHeader,
     is_end: bool,
-    (method, version): (&Method, Version),
+    version: Version,
 ) -> pingora::Result<bool> {
-    let is_bodiless = *method == Method::HEAD
-        || matches!(
-            head.status,
-            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
-        );
-    let has_body = !is_bodiless && !is_end;
     let last = head.headers.get_all(TRANSFER_ENCODING).iter().next_back();
     let coding = last.and_then(|last| last.as_bytes().rsplit(|byte| *byte == b',').next());
-    let coding = coding.map(<[u8]>::trim_ascii);
     // RFC 9112, section 6.3.
-    let is_unchunked = coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
-    if has_body && coding.is_none() && !head.headers.contains_key(CONTENT_LENGTH) {
+    let is_unchunked = coding.is_some_and(|coding| !is_chunked(coding));
+    if !is_end && coding.is_none() && !head.headers.contains_key(CONTENT_LENGTH) {
         head.set_version(Version::HTTP_11);
         head.insert_header(TRANSFER_ENCODING, "chunked")?;
     }
     // HTTP/1.0 has no chunks.
     let is_old = version < Version::HTTP_11 && head.remove_header(&TRANSFER_ENCODING).is_some();
-    let ends_by_close = is_old || (has_body && is_unchunked);
+    let ends_by_close = is_old || (!is_end && is_unchunked);
     let framing = [TRANSFER_ENCODING, CONTENT_LENGTH];
     let named = tokens(&head.headers).filter_map(|token| HeaderName::from_bytes(token).ok());
-    let named: Vec<_> = named
-        .filter(|name| !framing.contains(name) && name != "close")
-        .collect();
+    let named: Vec<_> = named.filter(|name| !framing.contains(name)).collect();
     let [.., keep_alive, old, _] = &HOP_BY_HOP;
     for name in named.iter().chain([keep_alive, old, &TRAILER]) {
         head.remove_header(name);

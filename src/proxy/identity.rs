@@ -68,15 +68,13 @@ impl Trace {
         let (Some(value), None) = (all.next(), all.next()) else {
             return None;
         };
-        let trace = Trace::parse(value.to_str().ok()?.trim())?;
+        let mut trace = Trace::parse(value.to_str().ok()?.trim())?;
         let states = headers.get_all(&STATE).iter();
         let members = states.filter_map(|state| state.to_str().ok());
         let mut members = members.flat_map(|state| state.split(','));
         let is_undecided = !trace.is_sampled() && members.any(|member| member.trim() == BEGAN);
-        Some(Trace {
-            received_sampled: (!is_undecided).then(|| trace.is_sampled()),
-            ..trace
-        })
+        trace.received_sampled = (!is_undecided).then(|| trace.is_sampled());
+        Some(trace)
     }
 
     fn parse(text: &str) -> Option<Trace> {

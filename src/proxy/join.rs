@@ -34,17 +34,6 @@ pub struct Joins {
 /// A request that attempts are joined to: one of the front or, in a process without a front, one that arrived with one span.
 pub type SharedRequest = Arc<Mutex<Request>>;
 
-/// An attempt at a hop of this process.
-#[derive(Debug)]
-pub struct HopAttempt {
-    /// What is known of it; its request reads it too.
-    pub data: SharedAttempt,
-    /// Whether no front here has it in a row.
-    pub needs_row: bool,
-    /// Its request, in a process without a front.
-    request: Option<SharedRequest>,
-}
-
 #[derive(Debug, Default)]
 struct Table {
     by_id: HashMap<String, OpenRequests>,
@@ -132,7 +121,7 @@ impl Joins {
     pub fn add_span(&self, request: &SharedRequest, span: SpanId) {
         let by_span = &mut self.table.lock().by_span.entries;
         by_span.insert(span.number(), (None, request.clone()));
-        request.lock().spans.push(span);
+        request.lock().span = Some(span);
     }
 
     /// The front read `id` in the response to `request`: joins the attempt whose response had that id, if the request has no
@@ -144,21 +133,15 @@ impl Joins {
         let mut table = self.table.lock();
         let named = table.by_response_id.take(&id.to_owned());
         let room = named.first().and_then(|one| one.lock().room);
-        let is_one = match room {
-            None => named.len() == 1,
-            Some(_) => named.iter().all(|leg| leg.lock().room == room),
-        };
-        if !is_one {
+        let is_one = room.is_some() || named.len() == 1;
+        if !is_one || named.iter().any(|leg| leg.lock().room != room) {
             return;
         }
         // Of two legs with one id, that of the decode server answers, once it is known which it is.
-        let answers = named.iter().map(|leg| leg.lock().clone());
-        let answers: Vec<Attempt> = answers.filter(Attempt::may_answer).collect();
+        let mut answers = named.iter().filter(|leg| leg.lock().may_answer());
+        let answer = answers.next().filter(|_| answers.next().is_none());
         let mut request = request.lock();
-        request.answered_by = match &answers[..] {
-            [answer] => Some(answer.span),
-            _ => None,
-        };
+        request.answered_by = answer.map(|leg| leg.lock().span);
         let in_room = room.map(|room| table.by_room.take(&room));
         for attempt in in_room.unwrap_or(named) {
             attempt.lock().is_joined = true;
@@ -171,14 +154,13 @@ impl Joins {
     pub fn close(&self, request: &SharedRequest, now: Stamp) -> RequestAttempts {
         let mut table = self.table.lock();
         let request = &mut *request.lock();
-        request.is_closed = true;
         if let Some(same) = table.by_id.get_mut(&request.id) {
             same.count -= 1;
             if same.count == 0 {
                 table.by_id.remove(&request.id);
             }
         }
-        for span in std::mem::take(&mut request.spans) {
+        if let Some(span) = request.span {
             table.by_span.forget_later(span.number(), now);
         }
         let attempts = request.attempts(None);
@@ -186,10 +168,13 @@ impl Joins {
         attempts
     }
 
-    /// Joins an attempt whose head a hop has read, with the request id `id`.
-    pub fn join(&self, attempt: Attempt, id: Option<&str>) -> HopAttempt {
+    /// Joins an attempt whose head a hop has read, with the request id `id`. Returns also its request, in a process without a front.
+    pub fn join(
+        &self,
+        mut attempt: Attempt,
+        id: Option<&str>,
+    ) -> (SharedAttempt, Option<SharedRequest>) {
         let parent = attempt.parent.map(|parent| parent.span);
-        let data = Arc::new(Mutex::new(attempt));
         let mut table = self.table.lock();
         let (request, by) = match self.has_front {
             true => table.request_of(parent, id),
@@ -198,31 +183,31 @@ impl Joins {
         if let Some(by) = by {
             self.metrics.joins.with(&[by]).inc();
         }
+        attempt.is_joined = self.has_front && request.is_some();
+        let attempt = Arc::new(Mutex::new(attempt));
         if let Some(request) = &request
-            && !request.lock().insert(&data)
+            && !request.lock().insert(&attempt)
         {
             // It will be missing in its request's row.
             self.metrics.joins_dropped.with(&[]).inc();
         }
-        HopAttempt {
-            data,
-            needs_row: !self.has_front || request.is_none(),
-            request: request.filter(|_| !self.has_front),
-        }
+        (attempt, request.filter(|_| !self.has_front))
     }
 
-    /// Ends an attempt; `rows` are its own, if it belongs to no request here. Returns the rows to be written now.
+    /// Ends an attempt; `request` is what [`Joins::join`] returned, and `rows` are the attempt's own, if it belongs to no request of a
+    /// front here. Returns the rows to be written now.
     pub fn end(
         &self,
-        attempt: &HopAttempt,
+        attempt: &SharedAttempt,
+        request: Option<SharedRequest>,
         rows: Option<Vec<Row>>,
         now: Stamp,
     ) -> Option<Vec<Row>> {
         let mut table = self.table.lock();
-        let data = attempt.data.lock();
+        let data = attempt.lock();
         let (has_answered, parent, room) = (data.has_answered(), data.parent, data.room);
         drop(data);
-        if let (Some(request), Some(ParentSpan { span, .. })) = (&attempt.request, parent) {
+        if let (Some(request), Some(ParentSpan { span, .. })) = (request, parent) {
             let is_only = request.lock().attempts.len() == 1;
             // A first attempt that answered has no retries.
             match has_answered && is_only {
@@ -234,7 +219,7 @@ impl Joins {
             return rows;
         }
         // A front's row or the other leg may yet take it.
-        table.wait(self, (now, rows?), &attempt.data, true)
+        table.wait(self, (now, rows?), attempt, true)
     }
 
     /// Puts the prefill leg of a request into its rows, and returns them: now, or from [`Joins::sweep`] once the leg has reported.
@@ -253,18 +238,17 @@ impl Joins {
     }
 
     /// The body of what is sent to `attempt`'s server names a room.
-    pub fn add_room(&self, attempt: &HopAttempt, room: u64, now: Stamp) {
-        if attempt.needs_row {
-            let by_room = &mut self.table.lock().by_room;
-            by_room.add(room, &attempt.data, now);
+    pub fn add_room(&self, attempt: &SharedAttempt, room: u64, now: Stamp) {
+        if !attempt.lock().is_joined {
+            self.table.lock().by_room.add(room, attempt, now);
         }
     }
 
     /// The response to `attempt` has the id `id`.
-    pub fn add_response_id(&self, attempt: &HopAttempt, id: &str, now: Stamp) {
-        if attempt.needs_row && self.has_front {
+    pub fn add_response_id(&self, attempt: &SharedAttempt, id: &str, now: Stamp) {
+        if self.has_front && !attempt.lock().is_joined {
             let by_id = &mut self.table.lock().by_response_id;
-            by_id.add(id.to_owned(), &attempt.data, now);
+            by_id.add(id.to_owned(), attempt, now);
         }
     }
 
@@ -272,12 +256,10 @@ impl Joins {
     /// has reported: all of them at [`Stamp::MAX`].
     pub fn sweep(&self, now: Stamp) -> Vec<Vec<Row>> {
         let mut table = self.table.lock();
-        for (name, entries) in [
-            ("requests", table.by_id.len()),
-            ("spans", table.by_span.entries.len()),
-        ] {
-            self.metrics.join_entries.with(&[name]).set(entries as i64);
-        }
+        let entries = &self.metrics.join_entries;
+        entries.with(&["requests"]).set(table.by_id.len() as i64);
+        let spans = table.by_span.entries.len();
+        entries.with(&["spans"]).set(spans as i64);
         let is_due = |one: &WaitingRows| {
             let has_waited = now.nanos_since(one.since) > MAX_WAIT;
             has_waited || (!one.is_own && one.attempt.lock().ended.is_some())
@@ -295,15 +277,6 @@ impl Joins {
     }
 }
 
-impl HopAttempt {
-    /// Returns the attempts of its request that have reached a hop so far, with this one as the one that answers.
-    pub fn so_far(&self) -> RequestAttempts {
-        let span = self.data.lock().span;
-        let so_far = |request: &SharedRequest| request.lock().attempts(Some(span));
-        self.request.as_ref().map(so_far).unwrap_or_default()
-    }
-}
-
 impl Table {
     /// Returns the request that an attempt belongs to, and the label to be counted.
     fn request_of(
@@ -312,11 +285,8 @@ impl Table {
         id: Option<&str>,
     ) -> (Option<SharedRequest>, Option<&'static str>) {
         let sent = parent.and_then(|span| self.by_span.entries.get(&span.number()));
-        if let Some((_, request)) = sent {
-            let by = match request.lock().is_closed {
-                true => "late",
-                false => "span",
-            };
+        if let Some((closed, request)) = sent {
+            let by = if closed.is_some() { "late" } else { "span" };
             return (Some(request.clone()), Some(by));
         }
         match id.and_then(|id| self.by_id.get(id)).map(|same| &same.only) {
@@ -326,21 +296,11 @@ impl Table {
         }
     }
 
-    /// Returns the request of another process that was sent with `span`.
+    /// Returns the request of another process that was sent with `span`. There are at most as many with an open attempt as the hops'
+    /// `max_connections`.
     fn request_elsewhere(&mut self, span: SpanId) -> SharedRequest {
-        if self.by_span.entries.len() >= CAPACITY {
-            self.by_span.forget_oldest();
-        }
         let (_, request) = self.by_span.entries.entry(span.number()).or_default();
         request.clone()
-    }
-
-    /// Whether the other leg of a prefill server's attempt has arrived.
-    fn has_decode_leg(&self, attempt: &Attempt) -> bool {
-        let rooms = attempt.room.iter();
-        let legs = rooms.filter_map(|room| self.by_room.entries.get(room));
-        legs.flat_map(|(_, legs)| legs)
-            .any(|leg| leg.lock().role == Some(ServerRole::Decode))
     }
 
     /// Lets rows wait. Returns the oldest that do, if they are too many.
@@ -371,11 +331,16 @@ impl Table {
             put_prefill(&attempt, &mut waited.rows);
             return Some(waited.rows);
         }
-        if attempt.is_joined || (attempt.is_prefill_leg() && self.has_decode_leg(&attempt)) {
+        let is_decode = |leg: &Attempt| leg.role == Some(ServerRole::Decode);
+        let pair = attempt
+            .room
+            .and_then(|room| self.by_room.entries.get(&room));
+        let mut legs = pair.iter().flat_map(|(_, legs)| legs);
+        let has_decode_leg = legs.any(|leg| is_decode(&leg.lock()));
+        if attempt.is_joined || (attempt.is_prefill_leg() && has_decode_leg) {
             return None;
         }
-        let room = attempt.room;
-        let room = room.filter(|_| attempt.role == Some(ServerRole::Decode));
+        let room = attempt.room.filter(|_| is_decode(&attempt));
         let pair = room.map(|room| self.by_room.take(&room));
         let is_other = |leg: &&SharedAttempt| !Arc::ptr_eq(leg, &waited.attempt);
         if let Some(prefill) = pair.iter().flatten().find(is_other) {

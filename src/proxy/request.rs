@@ -1,7 +1,6 @@
 //! One request, from its head to its end: held to the limits, given to an upstream, relayed, and answered by ourselves
 //! where that fails.
 
-use std::future::pending;
 use std::time::Duration;
 
 use http::header::CONTENT_LENGTH;
@@ -10,7 +9,6 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ReusableHttpStream;
 use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::Peer;
-use pingora::{ErrorSource, ErrorType};
 use tokio::sync::SemaphorePermit;
 
 use crate::client::exchange::Exchange;
@@ -18,7 +16,7 @@ use crate::client::limits::{ErrorResponse, Limits, Refusal};
 use crate::clock::Stamp;
 use crate::config::proxy::StampsPolicy;
 use crate::fault::{Injected, Kind};
-use crate::request::{End, Endpoint, FRONT_HEADER, HOP_HEADER, OUTCOME_HEADER};
+use crate::request::{End, Endpoint, FRONT_HEADER, HOP_HEADER, OUTCOME_HEADER, Outcome};
 use crate::upstream::{Chosen, Upstreams};
 
 use super::context::Context;
@@ -81,18 +79,17 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     }
     if !request.response.has_begun {
         request.read_room(&mut client).await;
-        if let Some(response) = response {
-            request.answer(response, end.clone(), &mut client).await;
+        if let (Some(response), End::Failed(outcome, _)) = (response, &end) {
+            request.answer(response, *outcome, &mut client).await;
         }
     }
     request.context.end(end);
-    let is_cut = request.response.has_begun && request.response.ends_by_close;
     let resets = match failure {
         // Else the kernel would hold what the client does not read.
         Failure::ClientStalled => true,
         Failure::Injected if !request.response.has_begun => true,
         // Only a reset shows a cut to a client that takes the connection's end for the body's.
-        _ => is_cut,
+        _ => request.response.has_begun && request.response.ends_by_close,
     };
     drop(request);
     if resets {
@@ -250,7 +247,7 @@ impl<'a> Request<'a> {
             biased;
             slot = slots.acquire() => Ok(slot.ok()),
             () = client.gone() => Err(Failure::ClientGone),
-            () = sleep(limit) => Err(Failure::Refused(Refusal::QueuedTooLong)),
+            () = tokio::time::sleep(limit.unwrap_or(Duration::MAX)) => Err(Failure::Refused(Refusal::QueuedTooLong)),
         };
         self.context.exclude_since(began);
         slot
@@ -289,18 +286,15 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether a request whose connection failed is sent again: an idempotent one without a body that generates nothing, if none of a
-    /// response arrived and Pingora finds that the kept connection was closed before the request arrived. Any other may have run.
+    /// Whether a request whose connection failed is sent again: an idempotent one without a body that generates nothing, if no
+    /// response has begun and Pingora finds that the kept connection was closed before the request arrived. Any other may have run.
     fn can_resend(&self, failure: &mut Failure, is_reused: bool, head: &RequestHeader) -> bool {
-        use ErrorType::{ConnectionClosed, ReadError, WriteError};
         let Failure::Upstream(error) = failure else {
             return false;
         };
         error.retry.decide_reuse(is_reused);
-        let is_broken = *error.esource() == ErrorSource::Upstream
-            && matches!(error.etype(), ConnectionClosed | ReadError | WriteError);
         let may = self.endpoint.is_none() && head.method.is_idempotent() && error.retry();
-        is_broken && may && !self.response.has_arrived && self.context.request_bytes == 0
+        may && !self.response.has_begun && self.context.request_bytes == 0
     }
 
     /// Returns the head of this attempt, with our id and our span in it.
@@ -328,17 +322,14 @@ impl<'a> Request<'a> {
         Ok(head)
     }
 
-    /// Sends a response of our own, for an exchange that ended so.
-    async fn answer(&mut self, response: ErrorResponse, end: End, client: &mut Exchange) {
-        let outcome = self.context.answer(response.status, end);
+    /// Sends a response of our own, for an exchange with that outcome.
+    async fn answer(&mut self, response: ErrorResponse, outcome: Outcome, client: &mut Exchange) {
+        self.context.answer(response.status, outcome);
         let Ok((mut head, body)) = response.head_and_body() else {
             return;
         };
-        // An id that we made stands for an empty one that was sent. One that arrived in a header is valid in one.
-        let made = self.id.as_deref().filter(|_| self.has_made_id);
-        let sent = client.head().headers.get(&identity::ID);
-        if let Some(id) = made.map(str::as_bytes).or(sent.map(HeaderValue::as_bytes)) {
-            let _ = head.insert_header(REQUEST_ID, id);
+        if let Some(id) = &self.id {
+            let _ = head.insert_header(REQUEST_ID, id.as_bytes());
         }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
         self.put_stamps(&mut head);
@@ -396,17 +387,9 @@ fn may_have_stamps(shared: &Shared, client: &Exchange) -> bool {
 async fn hold(fault: &mut Injected, client: &mut Exchange) -> Result<(), Failure> {
     let time = fault.fault.ms.map(|ms| Duration::from_millis(ms.into()));
     tokio::select! {
-        () = sleep(time) => Ok(()),
+        () = tokio::time::sleep(time.unwrap_or(Duration::MAX)) => Ok(()),
         () = fault.removed() => Ok(()),
         () = client.gone() => Err(Failure::ClientGone),
-    }
-}
-
-/// Sleeps for `time`; for ever if that is `None`.
-async fn sleep(time: Option<Duration>) {
-    match time {
-        Some(time) => tokio::time::sleep(time).await,
-        None => pending().await,
     }
 }
 

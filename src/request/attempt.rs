@@ -85,7 +85,7 @@ pub struct Attempt {
     pub role: Option<ServerRole>,
     /// Times that a prefill server's response reported, by sequence.
     pub prefill: Vec<PrefillTimes>,
-    /// A request of the front was joined to it after it had arrived without one.
+    /// It belongs to a request of a front of its hop's process, which has it in its row.
     pub is_joined: bool,
 }
 

@@ -38,20 +38,22 @@ impl Context {
             .trace
             .and_then(|trace| trace.parent.zip(Some(trace.id)));
         attempt.parent = parent.map(|(span, trace)| ParentSpan { trace, span });
-        self.attempt = Some(self.shared.joins.join(attempt, id));
+        let (attempt, request) = self.shared.joins.join(attempt, id);
+        (self.attempt, self.request) = (Some(attempt), request);
     }
 
     /// Locks what is known of the hop's attempt.
     pub(super) fn attempt_data(&self) -> Option<MutexGuard<'_, Attempt>> {
-        self.attempt.as_ref().map(|attempt| attempt.data.lock())
+        self.attempt.as_ref().map(|attempt| attempt.lock())
     }
 
     /// An upstream was chosen; `name` is its host and port.
     pub fn set_upstream(&mut self, name: &str, address: &Address) {
         self.upstream = name.to_owned();
+        self.so_far.failed.extend(self.unconnected.take());
         let config = self.shared.config.load();
         let mut hops = config.workers.iter();
-        self.is_at_own_hop = hops.any(|hop| address.is_at(hop.listen)) && self.is_before_servers();
+        self.is_at_server = self.is_before_servers() && !hops.any(|hop| address.is_at(hop.listen));
         if let Some(mut attempt) = self.attempt_data() {
             attempt.host = self.own_host().unwrap_or_default();
         }
@@ -72,7 +74,7 @@ impl Context {
         let now = self.shared.clock.now();
         self.trace_sending(SpanId::random(), began, Some(now));
         if self.is_before_servers() {
-            self.unconnected.push(FailedAttempt {
+            self.unconnected = Some(FailedAttempt {
                 host: self.upstream.clone(),
                 outcome: Some(outcome),
                 status: None,
@@ -89,7 +91,7 @@ impl Context {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.enter(RequestPhase::Waiting);
         }
-        if self.is_sent_to_server() && self.observer.is_some() {
+        if self.is_at_server && self.observer.is_some() {
             self.attempt_in_flight = Some(self.shared.metrics.begin_attempt(&self.upstream));
         }
         if let Some(mut attempt) = self.attempt_data() {
@@ -97,7 +99,7 @@ impl Context {
         }
         // A hop has one since its attempt arrived.
         let span = *self.so_far.span.get_or_insert_with(SpanId::random);
-        if let Some(request) = &self.request {
+        if let (Some(request), None) = (&self.request, &self.attempt) {
             self.shared.joins.add_span(request, span);
         }
         self.trace_sending(span, now, None);
@@ -125,10 +127,9 @@ impl Context {
         };
         let sendings = &mut observer.row_mut().internal.trace.sendings;
         if failed.is_none() || sendings.len() < MAX_FAILED {
-            let upstream = self.upstream.clone();
             sendings.push(Sending {
                 span,
-                upstream,
+                upstream: self.upstream.clone(),
                 at,
                 failed,
             });
@@ -138,7 +139,7 @@ impl Context {
     /// The request's body named a room, so that this is one of two legs; `None` if all of it was read and named none.
     pub(super) fn room_read(&mut self, room: Option<u64>) {
         let Some(attempt) = &self.attempt else { return };
-        let mut data = attempt.data.lock();
+        let mut data = attempt.lock();
         if data.room.is_some() {
             return;
         }

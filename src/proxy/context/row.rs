@@ -21,36 +21,39 @@ impl Context {
         let now = self.shared.clock.now();
         self.timing.upstream_ended(now);
         (self.in_flight, self.attempt_in_flight) = (None, None);
-        let request = self.request.take();
-        let attempts = request.map(|request| self.shared.joins.close(&request, now));
-        let leg = attempts.as_ref().and_then(|all| all.prefill_leg.clone());
-        let mut rows = observer.map(|observer| match self.is_leg {
-            true => observer.finish(End::Complete, now),
-            false => self.rows(observer, attempts, &end, now),
-        });
-        if let Some(leg) = leg {
-            rows = rows.and_then(|rows| self.shared.joins.with_leg(&leg, rows, now));
-        }
-        if let Some(attempt) = attempt {
-            let mut data = attempt.data.lock();
-            if let Some(response) = rows
-                .as_ref()
-                .filter(|_| data.role != Some(ServerRole::Decode))
-            {
-                let times = response.iter().map(|row| row.timeline.as_prefill());
-                data.prefill = times.collect();
+        let (request, joins) = (self.request.take(), &self.shared.joins);
+        let rows = match attempt {
+            None => {
+                let attempts = request.map(|request| joins.close(&request, now));
+                let leg = attempts.as_ref().and_then(|all| all.prefill_leg.clone());
+                let rows = observer.map(|observer| self.rows(observer, attempts, &end, now));
+                match leg {
+                    Some(leg) => rows.and_then(|rows| joins.with_leg(&leg, rows, now)),
+                    None => rows,
+                }
             }
-            // The front here has the row of a leg.
-            rows = rows.filter(|_| !self.is_leg);
-            let recorded = rows.iter().flatten().next().map(Row::outcome);
-            let outcome = recorded.unwrap_or_else(|| outcome_of(end, data.status));
-            data.outcome = Some(outcome);
-            data.ended.get_or_insert(now);
-            let attempts = &self.shared.metrics.attempts;
-            attempts.with(&[&data.worker, outcome.name()]).inc();
-            drop(data);
-            rows = self.shared.joins.end(&attempt, rows, now);
-        }
+            Some(attempt) => {
+                let rows = observer.map(|observer| match self.is_leg {
+                    true => observer.finish(End::Complete, now),
+                    false => self.rows(observer, None, &end, now),
+                });
+                let mut data = attempt.lock();
+                if data.role != Some(ServerRole::Decode) {
+                    let rows = rows.iter().flatten();
+                    data.prefill = rows.map(|row| row.timeline.as_prefill()).collect();
+                }
+                // The front here has the row of a leg.
+                let rows = rows.filter(|_| !self.is_leg);
+                let recorded = rows.iter().flatten().next().map(Row::outcome);
+                let outcome = recorded.unwrap_or_else(|| outcome_of(end, data.status));
+                data.outcome = Some(outcome);
+                data.ended.get_or_insert(now);
+                let attempts = &self.shared.metrics.attempts;
+                attempts.with(&[&data.worker, outcome.name()]).inc();
+                drop(data);
+                joins.end(&attempt, request, rows, now)
+            }
+        };
         if let Some(rows) = rows {
             self.shared.record(rows);
         }
@@ -58,25 +61,27 @@ impl Context {
 
     /// Makes the rows of a request that has ended; `attempts` are those that hops of this process saw.
     pub(super) fn rows(
-        &mut self,
+        &self,
         mut observer: Box<Observer>,
         attempts: Option<RequestAttempts>,
         end: &End,
         now: Stamp,
     ) -> Vec<Row> {
-        let mut at_hop = BodyTiming::default();
         let row = observer.row_mut();
         let head = row.timeline.raw(Moment::ResponseHead);
         // A response with a hop's stamps, or one that names a server, is from a server.
         let may_be_routers =
-            head.is_some() && self.so_far.hop.is_none() && self.named_host.is_none();
+            head.is_some() && self.so_far.hop.is_none() && self.so_far.host.is_none();
         let error = row.status.filter(|status| *status >= 400 && may_be_routers);
         row.internal.is_routers_error = error
             .zip(attempts.as_ref())
             .is_some_and(|(status, attempts)| attempts.leave_to_router(status));
         let decode = attempts.as_ref().and_then(RequestAttempts::decode_leg);
+        let (mut here, mut at_hop) = (BodyTiming::default(), self.body_timing);
         if self.role == Role::Front {
-            at_hop = self.put_attempts(&mut observer, attempts.unwrap_or_default());
+            let attempts = attempts.unwrap_or_default();
+            (here, at_hop) = (self.body_timing, attempts.body_timing);
+            self.put_attempts(&mut observer, attempts);
         }
         let row = observer.row_mut();
         if head.is_some() {
@@ -97,14 +102,12 @@ impl Context {
                 }
             }
         }
-        self.put_body_timings(&mut rows, at_hop);
+        put_body_timings(&mut rows, here, at_hop);
         if let Some(first) = rows.first().filter(|_| self.is_counted()) {
             let metrics = &self.shared.metrics;
-            metrics.bytes.with(&["request"]).inc_by(self.request_bytes);
-            metrics
-                .bytes
-                .with(&["response"])
-                .inc_by(self.response_bytes);
+            let bytes = &metrics.bytes;
+            bytes.with(&["request"]).inc_by(self.request_bytes);
+            bytes.with(&["response"]).inc_by(self.response_bytes);
             if !first.is_ok() {
                 let (path, outcome) = (first.endpoint().path(), first.outcome());
                 let trace = first.trace_id.as_deref();
@@ -113,7 +116,7 @@ impl Context {
             if let Some(why) = first.unread {
                 metrics.responses_unread.with(&[why.name()]).inc();
             }
-            if self.is_sent_to_server() && self.so_far.forwarded.is_some() {
+            if self.is_at_server && self.so_far.forwarded.is_some() {
                 let outcome = first.outcome().name();
                 metrics.attempts.with(&[&self.upstream, outcome]).inc();
             }
@@ -121,13 +124,9 @@ impl Context {
         rows
     }
 
-    /// Puts the attempts that hops of this process saw into the row. Returns when the response's body passed the hop.
-    fn put_attempts(&self, observer: &mut Observer, attempts: RequestAttempts) -> BodyTiming {
-        let mut body_timing = BodyTiming::default();
+    /// Puts the attempts that hops of this process saw into the row.
+    fn put_attempts(&self, observer: &mut Observer, attempts: RequestAttempts) {
         if let Some(last) = &attempts.last {
-            if attempts.is_named {
-                body_timing = last.body_timing;
-            }
             // The stamps on the response may be those of its other leg.
             let by = self.so_far.hop.as_ref().and_then(|hop| hop.span);
             if by != Some(last.span) {
@@ -153,7 +152,6 @@ impl Context {
             row.internal.trace.attempts = attempts.others;
             row.internal.trace.attempts.extend(attempts.last);
         }
-        body_timing
     }
 
     /// Relates the clocks of hop and engine to ours, where their offsets are known.
@@ -165,21 +163,17 @@ impl Context {
         name_engine_clock(rows, hop);
         relate_engine(rows, clocks, true);
     }
+}
 
-    /// Sets when the response's body passed the hop and the front, which shows how long the router held it.
-    fn put_body_timings(&self, rows: &mut [Row], at_hop: BodyTiming) {
-        let (here, at_hop) = match self.role {
-            Role::Hop(_) => (BodyTiming::default(), self.body_timing),
-            Role::Front => (self.body_timing, at_hop),
-        };
-        for row in rows {
-            row.set_body_timings(here, at_hop);
-            // The first event came in the first bytes, here as at the hop. Of a later one read with it that is not known.
-            let is_at_first = row.internal.begins_with_token
-                && row.timeline.raw(Moment::FirstToken) == here.first;
-            if let Some(at) = at_hop.first.filter(|_| is_at_first) {
-                row.timeline.set(Moment::WorkerFirstToken, at);
-            }
+/// Sets when the response's body passed the hop and the front, which shows how long the router held it.
+fn put_body_timings(rows: &mut [Row], here: BodyTiming, at_hop: BodyTiming) {
+    for row in rows {
+        row.set_body_timings(here, at_hop);
+        // The first event came in the first bytes, here as at the hop. Of a later one read with it that is not known.
+        let is_at_first =
+            row.internal.begins_with_token && row.timeline.raw(Moment::FirstToken) == here.first;
+        if let Some(at) = at_hop.first.filter(|_| is_at_first) {
+            row.timeline.set(Moment::WorkerFirstToken, at);
         }
     }
 }

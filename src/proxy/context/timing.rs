@@ -11,8 +11,8 @@ pub struct Timing {
     read_paused: i64,
     /// Since when the current write is pending.
     pub write_pending_since: Option<Stamp>,
-    /// Since when reading is paused, as much as is kept having been read ahead.
-    read_paused_since: Option<Stamp>,
+    /// Since when reading is paused until that write is over, as much as is kept having been read ahead.
+    pub read_paused_since: Option<Stamp>,
     /// When the request was sent to the upstream that has it now.
     upstream_since: Option<Stamp>,
     /// How long upstreams had it (one at a time), or its client or other requests were waited for.
@@ -22,16 +22,6 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// A write to the client is pending.
-    pub fn write_pending(&mut self, at: Stamp) {
-        self.write_pending_since.get_or_insert(at);
-    }
-
-    /// Nothing more is read until that write is over.
-    pub fn pause_reading(&mut self, at: Stamp) {
-        self.read_paused_since.get_or_insert(at);
-    }
-
     /// The pending write is over.
     pub fn write_over(&mut self, at: Stamp) {
         (self.write_wait, self.read_paused) = (self.write_wait_at(at), self.read_paused_at(at));

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::request::{
-    Attempt, ClockOf, FailedAttempt, MAX_FAILED, Moment, Outcome, Relation, Row, ServerRole, Side,
-    SpanId, append_lost_server, sendings,
+    Attempt, BodyTiming, ClockOf, FailedAttempt, MAX_FAILED, Moment, Outcome, Relation, Row,
+    ServerRole, Side, SpanId, append_lost_server, sendings,
 };
 
 /// The most attempts of one request: routers give up before.
@@ -22,8 +22,8 @@ pub type SharedAttempt = Arc<Mutex<Attempt>>;
 pub struct RequestAttempts {
     /// The one that answered, else the last one.
     pub last: Option<Attempt>,
-    /// Whether the response named that one.
-    pub is_named: bool,
+    /// When the body of the response passed that one's hop, if the response named it.
+    pub body_timing: BodyTiming,
     /// Its leg at a prefill server.
     pub prefill_leg: Option<SharedAttempt>,
     /// The others, in their order; at most [`MAX_FAILED`].
@@ -62,21 +62,21 @@ impl RequestAttempts {
 #[derive(Debug, Default)]
 pub struct Request {
     pub(super) id: String,
-    pub(super) spans: Vec<SpanId>,
+    /// The span that it was sent upstream with.
+    pub(super) span: Option<SpanId>,
     pub(super) attempts: Vec<SharedAttempt>,
     /// The span of the attempt that answered, if the response named it.
     pub answered_by: Option<SpanId>,
-    pub(super) is_closed: bool,
 }
 
 impl Request {
-    /// Adds an attempt, unless the request is closed. Returns `false` if there is no room for it.
+    /// Adds an attempt. Returns `false` if there is no room for it.
     pub(super) fn insert(&mut self, attempt: &SharedAttempt) -> bool {
         let has_room = self.attempts.len() < MAX_ATTEMPTS;
-        if has_room && !self.is_closed {
+        if has_room {
             self.attempts.push(attempt.clone());
         }
-        has_room || self.is_closed
+        has_room
     }
 
     /// Returns the attempts that have reached a hop so far; `answered_by` is the span of the one that answers, if not the response
@@ -94,7 +94,7 @@ impl Request {
         let place = all.iter().rposition(answers);
         // The one that answered is at a hop of another process.
         let is_elsewhere = place.is_none() && answered_by.is_some();
-        let count = u32::try_from(all.len()).unwrap_or(u32::MAX) + u32::from(is_elsewhere);
+        let count = all.len() as u32 + u32::from(is_elsewhere);
         let mut legs = place.map_or_else(Vec::new, |place| all.remove(place));
         // Without an answer, two servers of unknown roles are not told apart.
         if answered_by.is_none() && legs.len() > 1 && legs.iter().all(|leg| leg.role.is_none()) {
@@ -107,16 +107,17 @@ impl Request {
         let is_prefill =
             |leg: &&Attempt| leg.role != Some(ServerRole::Decode) && Some(leg.span) != last_span;
         let prefill = legs.into_iter().find(is_prefill).map(|leg| leg.span);
-        let named = [prefill, last_span];
+        let both = [prefill, last_span];
+        let named = last.filter(|last| answered_by == Some(last.span));
         let is_shared = |one: &&SharedAttempt| Some(one.lock().span) == prefill;
-        let is_other = |one: &&Attempt| !named.contains(&Some(one.span));
+        let is_other = |one: &&Attempt| !both.contains(&Some(one.span));
         let others = attempts.iter().filter(is_other).take(MAX_FAILED);
         let failed = all.iter().filter_map(|legs| failed(legs));
         RequestAttempts {
             others: others.cloned().collect(),
             failed: failed.take(MAX_FAILED).collect(),
             prefill_leg: self.attempts.iter().find(is_shared).cloned(),
-            is_named: last.is_some() && answered_by == last_span,
+            body_timing: named.map(|last| last.body_timing).unwrap_or_default(),
             last: last.cloned(),
             count,
         }

@@ -13,6 +13,24 @@ struct Tables {
     metrics: Metrics,
 }
 
+/// An attempt that has arrived and, in a process without a front, its request.
+struct Arrived {
+    data: SharedAttempt,
+    request: Option<SharedRequest>,
+}
+
+impl Arrived {
+    fn needs_row(&self) -> bool {
+        !self.data.lock().is_joined
+    }
+
+    /// The attempts of its request that have arrived so far, with this one as the one that answers.
+    fn so_far(&self) -> RequestAttempts {
+        let span = self.data.lock().span;
+        self.request.as_ref().unwrap().lock().attempts(Some(span))
+    }
+}
+
 fn tables(has_front: bool) -> Tables {
     let metrics = Metrics::new().unwrap();
     let joins = Joins::new(has_front, metrics.clone());
@@ -29,22 +47,29 @@ fn at(seconds: i64) -> Stamp {
 
 impl Tables {
     /// Joins an attempt that came with the span `parent`, if any, and the request id `id`.
-    fn arrive(&self, number: u64, parent: Option<u64>, id: Option<&str>) -> HopAttempt {
+    fn arrive(&self, number: u64, parent: Option<u64>, id: Option<&str>) -> Arrived {
         let host = format!("server:{number}");
         let mut attempt = Attempt::new(span(number), "w0".into(), host, at(1));
         attempt.parent = parent.map(|parent| ParentSpan {
             trace: 1,
             span: span(parent),
         });
-        self.joins.join(attempt, id)
+        let (data, request) = self.joins.join(attempt, id);
+        Arrived { data, request }
     }
 
     /// Joins one of a request's two legs, which name a room.
-    fn leg(&self, number: u64, room: u64, role: Option<ServerRole>) -> HopAttempt {
+    fn leg(&self, number: u64, room: u64, role: Option<ServerRole>) -> Arrived {
         let leg = self.arrive(number, None, None);
         (leg.data.lock().room, leg.data.lock().role) = (Some(room), role);
-        self.joins.add_room(&leg, room, at(1));
+        leg.data.lock().body_timing.piece(at(1), 0);
+        self.joins.add_room(&leg.data, room, at(1));
         leg
+    }
+
+    fn end(&self, attempt: &Arrived, rows: Option<Vec<Row>>, now: Stamp) -> Option<Vec<Row>> {
+        self.joins
+            .end(&attempt.data, attempt.request.clone(), rows, now)
     }
 
     /// Opens a request of the front with one id, sent with one span.
@@ -67,7 +92,7 @@ impl Tables {
     }
 }
 
-fn end(attempt: &HopAttempt, status: Option<u16>, outcome: Outcome) {
+fn end(attempt: &Arrived, status: Option<u16>, outcome: Outcome) {
     let mut data = attempt.data.lock();
     (data.status, data.outcome, data.ended) = (status, Some(outcome), Some(at(2)));
 }
@@ -79,7 +104,7 @@ fn an_attempt_after_the_end_is_counted_and_in_no_row() {
     tables.arrive(1, Some(100), Some("id"));
     tables.joins.close(&request, at(3));
     tables.joins.sweep(at(50));
-    assert!(!tables.arrive(4, Some(100), Some("id")).needs_row);
+    assert!(!tables.arrive(4, Some(100), Some("id")).needs_row());
     assert_eq!(tables.counted("late"), 1);
     tables.joins.sweep(at(3).plus_nanos(MEMORY + 1));
     assert_eq!(tables.sizes(), [0; 3]);
@@ -112,7 +137,7 @@ fn requests_that_share_an_id_are_never_joined_by_it() {
     let tables = tables(true);
     // By their spans they are.
     let (one, two) = (tables.open("same", 100), tables.open("same", 200));
-    assert!(tables.arrive(1, None, Some("same")).needs_row);
+    assert!(tables.arrive(1, None, Some("same")).needs_row());
     tables.arrive(11, Some(200), Some("same"));
     tables.arrive(12, Some(100), Some("same"));
     // A response that names an attempt of neither changes nothing.
@@ -121,11 +146,11 @@ fn requests_that_share_an_id_are_never_joined_by_it() {
     assert_eq!((closed.last, closed.others[0].span), (None, span(12)));
     // An attempt may still be a retry of the one that has ended.
     let alone = tables.arrive(3, None, Some("same"));
-    assert!(alone.needs_row);
+    assert!(alone.needs_row());
     assert_eq!(tables.counted("ambiguous"), 2);
     let closed = tables.joins.close(&two, at(4));
     assert_eq!(closed.last.unwrap().span, span(11));
-    let now = tables.joins.end(&alone, Some(Vec::new()), at(4));
+    let now = tables.end(&alone, Some(Vec::new()), at(4));
     assert!(now.is_none());
     let waits = tables.joins.sweep(at(9)).is_empty();
     assert!(waits, "another process may yet take it");
@@ -139,7 +164,7 @@ fn a_client_may_give_all_its_requests_one_id() {
     for number in 1..=CAPACITY as u64 {
         let request = tables.open("same", 1_000_000 + number);
         let attempt = tables.arrive(number, None, Some("same"));
-        assert!(!attempt.needs_row, "one at a time");
+        assert!(!attempt.needs_row(), "one at a time");
         tables.joins.close(&request, at(1));
     }
     let [spans, ids, _] = tables.sizes();
@@ -151,12 +176,12 @@ fn a_client_may_give_all_its_requests_one_id() {
 #[test]
 fn without_a_front_each_attempt_has_its_row_and_the_failed_ones_before_it() {
     let tables = tables(false);
-    let done = |attempt: &HopAttempt| {
-        let rows = tables.joins.end(attempt, Some(Vec::new()), at(2));
+    let done = |attempt: &Arrived| {
+        let rows = tables.end(attempt, Some(Vec::new()), at(2));
         assert!(rows.is_some(), "at once");
     };
     let first = tables.arrive(1, Some(100), Some("id"));
-    assert!(first.needs_row);
+    assert!(first.needs_row());
     assert_eq!((first.so_far().count, first.so_far().failed.len()), (1, 0));
     end(&first, Some(503), Outcome::Rejected);
     let second = tables.arrive(2, Some(100), Some("id"));
@@ -184,7 +209,7 @@ fn a_request_has_a_bounded_number_of_attempts_and_those_dropped_are_counted() {
     let tables = tables(true);
     let _request = tables.open("id", 100);
     for number in 0..=MAX_ATTEMPTS as u64 {
-        assert!(!tables.arrive(number + 1, Some(100), None).needs_row);
+        assert!(!tables.arrive(number + 1, Some(100), None).needs_row());
     }
     assert_eq!(tables.metrics.joins_dropped.with(&[]).get(), 1);
 }
@@ -194,7 +219,7 @@ fn while_two_processes_share_the_hops_attempts_of_the_other_have_no_rows() {
     let tables = tables(true);
     let joins = &tables.joins;
     let attempt = tables.arrive(1, None, None);
-    let end = |now| joins.end(&attempt, Some(Vec::new()), now);
+    let end = |now| tables.end(&attempt, Some(Vec::new()), now);
     let swept = || joins.sweep(at(1_000)).len();
     assert!(end(at(10)).is_none() && end(at(11)).is_none());
     assert_eq!((swept(), tables.counted("nothing")), (2, 2));
@@ -246,12 +271,12 @@ fn the_id_in_a_response_joins_both_legs() {
         let request = tables.open("id", 100);
         let legs = [1, 2].map(|number| tables.leg(number, 7, None));
         for leg in &legs {
-            assert!(leg.needs_row);
+            assert!(leg.needs_row());
             let span = leg.data.lock().span;
-            joins.add_response_id(leg, &format!("response {span}"), at(1));
+            joins.add_response_id(&leg.data, &format!("response {span}"), at(1));
         }
         let id = format!("response {}", span(2));
-        let waits = |leg| joins.end(leg, Some(Vec::new()), at(2)).is_none();
+        let waits = |leg| tables.end(leg, Some(Vec::new()), at(2)).is_none();
         let end = || assert!(legs.iter().all(waits));
         if has_ended {
             end();
@@ -259,7 +284,7 @@ fn the_id_in_a_response_joins_both_legs() {
         joins.response_read(&request, "another");
         joins.response_read(&request, &id);
         // An attempt that uses the id later is not joined.
-        joins.add_response_id(&tables.arrive(3, None, None), &id, at(1));
+        joins.add_response_id(&tables.arrive(3, None, None).data, &id, at(1));
         joins.response_read(&request, &id);
         joins.response_read(&request, &format!("response {}", span(1)));
         if !has_ended {
@@ -269,7 +294,8 @@ fn the_id_in_a_response_joins_both_legs() {
         let (last, leg) = (closed.last.unwrap(), closed.prefill_leg.unwrap());
         let leg = leg.lock().span;
         assert_eq!((last.span, leg, closed.count), (span(2), span(1), 1));
-        assert!(closed.is_named && closed.others.is_empty());
+        assert_eq!(closed.body_timing.first, Some(at(1)));
+        assert!(closed.others.is_empty());
         // They are in the front's row.
         assert!(joins.sweep(at(100)).is_empty());
         let counts = ["reply", "nothing"].map(|by| tables.counted(by));
@@ -284,11 +310,11 @@ fn one_id_joins_two_legs_of_unknown_roles() {
     let request = tables.open("id", 100);
     for number in [1, 2] {
         let leg = tables.leg(number, 7, None);
-        tables.joins.add_response_id(&leg, "shared", at(1));
+        tables.joins.add_response_id(&leg.data, "shared", at(1));
     }
     tables.joins.response_read(&request, "shared");
     let closed = tables.joins.close(&request, at(3));
-    assert_eq!((closed.count, closed.is_named), (1, false));
+    assert_eq!((closed.count, closed.body_timing.first), (1, None));
     assert_eq!(tables.counted("reply"), 2);
 }
 
@@ -300,7 +326,7 @@ fn what_was_joined_is_no_reason_to_forget_the_next_one_early() {
     for (number, seconds) in [(1, 1), (2, 50)] {
         let request = tables.open("id", 100 + number);
         let attempt = tables.arrive(number, None, None);
-        joins.add_response_id(&attempt, "again", at(seconds));
+        joins.add_response_id(&attempt.data, "again", at(seconds));
         joins.sweep(at(seconds + 20));
         joins.response_read(&request, "again");
         assert!(joins.close(&request, at(seconds)).last.is_some());
@@ -316,7 +342,7 @@ fn an_id_that_a_client_chose_joins_only_what_it_is_unique_for() {
         let roles = [ServerRole::Prefill, ServerRole::Decode];
         let legs = (first..).zip(roles);
         let legs = legs.map(|(number, role)| tables.leg(number, first, Some(role)));
-        legs.inspect(|leg| joins.add_response_id(leg, "mine", at(1)))
+        legs.inspect(|leg| joins.add_response_id(&leg.data, "mine", at(1)))
             .collect::<Vec<_>>()
     };
     for (first, is_alone) in [(1, true), (5, false), (9, true)] {
@@ -333,13 +359,20 @@ fn an_id_that_a_client_chose_joins_only_what_it_is_unique_for() {
     for count in [1, 2] {
         let request = tables.open("id", 200 + count);
         let numbers = (0..count).map(|number| 20 + 2 * count + number);
-        let attempts: Vec<HopAttempt> = numbers.map(|n| tables.arrive(n, None, None)).collect();
+        let attempts: Vec<Arrived> = numbers.map(|n| tables.arrive(n, None, None)).collect();
         for one in &attempts {
-            joins.add_response_id(one, "mine", at(1));
+            joins.add_response_id(&one.data, "mine", at(1));
         }
         joins.response_read(&request, "mine");
         let closed = joins.close(&request, at(3));
         assert_eq!(closed.last.is_some(), count == 1);
+        // Each further piece of a response that is no stream names its id again: what is joined is not joined once more.
+        let later = tables.open("id", 300 + count);
+        for one in &attempts {
+            joins.add_response_id(&one.data, "mine", at(1));
+        }
+        joins.response_read(&later, "mine");
+        assert!(joins.close(&later, at(3)).last.is_none());
     }
 }
 
@@ -351,7 +384,7 @@ fn legs_without_a_front_are_one_row() {
         let _prefill = tables.leg(1, 7, None);
         let decode = tables.leg(2, 7, Some(ServerRole::Decode));
         let rows = vec![Sample::whole().open_row()];
-        assert!(tables.joins.end(&decode, Some(rows), at(2)).is_none());
+        assert!(tables.end(&decode, Some(rows), at(2)).is_none());
         assert!(tables.joins.sweep(at(7)).is_empty());
         if !has_front {
             // The successor has none of these attempts.
@@ -378,11 +411,11 @@ fn a_refused_prefill_leg_is_no_row_of_its_own_though_it_was_first() {
         let row = || Some(vec![Sample::whole().open_row()]);
         let refused = arrive(1, ServerRole::Prefill);
         end(&refused, Some(502), Outcome::ProxyError);
-        assert!(joins.end(&refused, row(), at(2)).is_none());
+        assert!(tables.end(&refused, row(), at(2)).is_none());
         if comes {
             let decode = arrive(2, ServerRole::Decode);
             end(&decode, None, Outcome::ClientAbort);
-            assert!(joins.end(&decode, row(), at(3)).is_none());
+            assert!(tables.end(&decode, row(), at(3)).is_none());
         }
         let rows = joins.sweep(at(100)).len();
         assert_eq!(rows, 1, "{has_front} {comes}");

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use http::{HeaderValue, Method, StatusCode, Version};
+use http::{HeaderValue, StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::HttpTask;
 use pingora::protocols::http::v1::client::HttpSession;
@@ -29,11 +29,8 @@ use super::{Request, hold, nanoseconds};
 /// A response, as far as it was read and written.
 #[derive(Default)]
 pub(super) struct Response {
-    /// Method and version of its request.
-    method: Method,
+    /// The version of its request.
     version: Version,
-    /// Whether any of it was read, be it a `100 Continue`.
-    pub(super) has_arrived: bool,
     /// Whether its final head was passed on, or ours was sent.
     pub(super) has_begun: bool,
     /// Whether all of it was read.
@@ -49,9 +46,6 @@ pub(super) struct Response {
     /// Why the request's body could not be sent. No more of it is read then.
     pub(super) upload_error: Option<Box<Error>>,
 }
-
-/// A head or, in the buffer, a piece of a body that was read; and whether it is the end.
-type Read = pingora::Result<(Option<Box<ResponseHeader>>, bool)>;
 
 /// The most parts of a response that are read while a write to the client is pending, and the most bytes.
 const MAX_READ_AHEAD: usize = 4;
@@ -71,16 +65,14 @@ fn is_final(status: StatusCode) -> bool {
 impl Response {
     pub(super) fn of(request: &RequestHeader) -> Response {
         Response {
-            method: request.method.clone(),
             version: request.version,
             buffer: Vec::with_capacity(FIRST_CAPACITY),
             ..Response::default()
         }
     }
 
-    /// Reads a head, or a piece of the body into `buffer`; and whether it is the end. If it `gathers`, a piece is all that has
-    /// arrived by now: many events become one write.
-    async fn read(&mut self, up: &mut HttpSession, gathers: bool) -> Read {
+    /// Reads a head, or a piece of the body. If it `gathers`, a piece is all that has arrived by now: many events become one write.
+    async fn read(&mut self, up: &mut HttpSession, gathers: bool) -> pingora::Result<Part> {
         if let Some(error) = self.read_error.take() {
             return Err(error);
         }
@@ -91,27 +83,28 @@ impl Response {
                 // Nobody asked for it: client and upstream would not agree on what follows.
                 return Err(Error::new_up(ErrorType::InvalidHTTPHeader));
             }
-            return Ok((Some(head), is_end));
+            return Ok(Part::Head(head, is_end));
         }
         self.buffer.clear();
-        let mut read = up.read_body_ref().await;
-        while let Ok(Some(piece)) = read {
-            self.buffer.extend_from_slice(piece);
-            if !gathers || self.buffer.len() > MAX_GATHERED || up.is_body_done() {
-                return Ok((None, up.is_body_done()));
+        let mut next = Some(up.read_body_ref().await);
+        while let Some(read) = next {
+            match read {
+                Ok(Some(piece)) => self.buffer.extend_from_slice(piece),
+                Err(error) if self.buffer.is_empty() => return Err(error),
+                end => {
+                    self.read_error = end.err();
+                    break;
+                }
             }
-            let Some(next) = up.read_body_ref().now_or_never() else {
-                return Ok((None, false));
+            let is_enough = !gathers || self.buffer.len() > MAX_GATHERED || up.is_body_done();
+            next = if is_enough {
+                None
+            } else {
+                up.read_body_ref().now_or_never()
             };
-            read = next;
         }
-        match read {
-            Err(error) if self.buffer.is_empty() => Err(error),
-            read => {
-                self.read_error = read.err();
-                Ok((None, up.is_body_done() && self.read_error.is_none()))
-            }
-        }
+        let is_end = up.is_body_done() && self.read_error.is_none();
+        Ok(Part::Body(std::mem::take(&mut self.buffer), is_end))
     }
 }
 
@@ -132,7 +125,6 @@ impl Request<'_> {
         let unsent = std::mem::take(&mut self.upload.unsent);
         self.send(client, &mut up, &unsent).await?;
         drop(unsent);
-        self.note_activity();
         let mut closed = pin!(client.closed());
         let mut timer = pin!(tokio::time::sleep(self.time_left(peer, false)?));
         loop {
@@ -154,7 +146,7 @@ impl Request<'_> {
                 biased;
                 read = self.response.read(&mut up, self.fault.is_none()), if !is_answered => {
                     if let Some(fault) = self.fault.as_mut().filter(|one| one.fault.kind == Kind::Slow)
-                        && !self.response.buffer.is_empty()
+                        && matches!(&read, Ok(Part::Body(piece, _)) if !piece.is_empty())
                     {
                         hold(fault, client).await?;
                     }
@@ -183,11 +175,6 @@ impl Request<'_> {
                 done => done?,
             }
         }
-    }
-
-    pub(super) fn note_activity(&mut self) {
-        let now = self.shared.clock.now();
-        (self.last_activity, self.upload_waits_since) = (now, now);
     }
 
     /// Keeps the connection for another request, if all of this one was sent.
@@ -226,26 +213,26 @@ impl Request<'_> {
     }
 
     /// Takes what was just read from upstream.
-    fn take_response(&mut self, read: Read) -> Result<Part, Failure> {
+    fn take_response(&mut self, read: pingora::Result<Part>) -> Result<Part, Failure> {
         let at = self.shared.clock.now();
-        let (head, mut is_end) = read.map_err(|error| {
+        let mut part = read.map_err(|error| {
             let error = self.response.upload_error.take().unwrap_or(error);
             Failure::Upstream(error.into_up())
         })?;
         self.last_activity = at;
-        if let Some(mut head) = head {
-            self.take_head(&mut head, is_end, at)?;
-            return Ok(Part::Head(head, is_end));
+        match &mut part {
+            Part::Head(head, is_end) => self.take_head(head, *is_end, at)?,
+            Part::Body(piece, is_end) => {
+                if let Some(fault) = &mut self.fault {
+                    // What is cut off counts as not read.
+                    fault.cut(piece);
+                    *is_end &= !fault.is_cut;
+                }
+                self.response.is_read = *is_end;
+                self.context.response_body(piece, *is_end, at);
+            }
         }
-        let mut piece = std::mem::take(&mut self.response.buffer);
-        if let Some(fault) = &mut self.fault {
-            // What is cut off counts as not read.
-            fault.cut(&mut piece);
-            is_end &= !fault.is_cut;
-        }
-        self.response.is_read = is_end;
-        self.context.response_body(&piece, is_end, at);
-        Ok(Part::Body(piece, is_end))
+        Ok(part)
     }
 
     /// Takes a head, and makes it fit for the client.
@@ -255,7 +242,6 @@ impl Request<'_> {
         is_end: bool,
         at: Stamp,
     ) -> Result<(), Failure> {
-        self.response.has_arrived = true;
         let hop = match self.service.role {
             Role::Front => self.take_stamps(head),
             Role::Hop(_) => None,
@@ -269,9 +255,9 @@ impl Request<'_> {
             head.remove_header(&heads::OUTCOME);
         }
         self.context.response_head(head, hop, at);
-        let request = (&self.response.method, self.response.version);
         let invalid = |_| Failure::Internal("a header cannot be written".to_owned());
-        self.response.ends_by_close = heads::to_client(head, is_end, request).map_err(invalid)?;
+        let ends_by_close = heads::to_client(head, is_end, self.response.version);
+        self.response.ends_by_close = ends_by_close.map_err(invalid)?;
         if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id)
             && !head.headers.contains_key(&identity::ID)
         {
@@ -308,26 +294,24 @@ impl Request<'_> {
         client: &mut Exchange,
         up: Option<&mut HttpSession>,
     ) -> Result<(), Failure> {
-        let (mut is_switch, mut is_end) = (false, false);
-        match &part {
-            Part::Head(head, _) => {
-                is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
-                let is_final = is_final(head.status);
-                if !is_final && self.response.version < Version::HTTP_11 {
-                    // RFC 9110, section 15.2.
-                    return Ok(());
-                }
-                if is_final {
-                    self.response.has_begun = true;
-                    let closes = self.service.is_closing() || self.response.ends_by_close;
-                    // Set again: Pingora turns keep-alive off at a `100 Continue`.
-                    let keeps = self.keeps_alive && !closes;
-                    client
-                        .session
-                        .set_keepalive(keeps.then_some(self.limits.client_idle_timeout_s.get()));
-                }
+        if let Part::Head(head, _) = &part {
+            if is_final(head.status) {
+                self.response.has_begun = true;
+                let closes = self.service.is_closing() || self.response.ends_by_close;
+                // Set again: Pingora turns keep-alive off at a `100 Continue`.
+                let keeps = self.keeps_alive && !closes;
+                client
+                    .session
+                    .set_keepalive(keeps.then_some(self.limits.client_idle_timeout_s.get()));
+            } else if self.response.version < Version::HTTP_11 {
+                // RFC 9110, section 15.2.
+                return Ok(());
             }
-            Part::Body(_, is_last) => is_end = *is_last,
+            if head.status == StatusCode::SWITCHING_PROTOCOLS {
+                // What the client sends from now on is no body: no limit of one holds.
+                self.limits = self.limits.clone().upgraded();
+                self.upload.is_over = false;
+            }
         }
         let limit = self.write_limit(client);
         let read_ahead = self.read_ahead(up);
@@ -351,21 +335,15 @@ impl Request<'_> {
         if self.fault.as_ref().is_some_and(|fault| fault.is_cut) {
             return Err(Failure::Injected);
         }
-        if is_switch {
-            // What the client sends from now on is no body: no limit of one holds.
-            self.limits = self.limits.clone().upgraded();
-            self.upload.is_over = false;
-            self.upload_waits_since = self.shared.clock.now();
-        }
         // The upstream's end of an upgraded connection is the end of both.
-        self.upload.is_over |= is_end && client.session.was_upgraded();
+        self.upload.is_over |= self.response.is_read && client.session.was_upgraded();
         Ok(())
     }
 
     /// Reads on while a write to the client is pending, up to what may be kept. Ends only by a failure.
     async fn read_ahead(&mut self, up: Option<&mut HttpSession>) -> Failure {
         let clock = &self.shared.clock;
-        self.context.timing.write_pending(clock.now());
+        self.context.timing.write_pending_since = Some(clock.now());
         let Some(up) = up else {
             return pending().await;
         };
@@ -376,7 +354,7 @@ impl Request<'_> {
                 Part::Body(piece, _) => piece.len(),
             });
             if ahead.len() >= MAX_READ_AHEAD || bytes.sum::<usize>() >= MAX_READ_AHEAD_BYTES {
-                self.context.timing.pause_reading(clock.now());
+                self.context.timing.read_paused_since = Some(clock.now());
                 break;
             }
             let read = self.response.read(up, true).await;

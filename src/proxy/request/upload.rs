@@ -118,9 +118,7 @@ impl Request<'_> {
             // The client's end of an upgraded connection is the end of both.
             self.response.is_read |= self.upload.is_over;
         }
-        self.send(client, up, &piece).await?;
-        self.note_activity();
-        Ok(())
+        self.send(client, up, &piece).await
     }
 
     /// Sends a piece of the body upstream, and its end once it is over. If that fails, no more is sent, but a response may be there,
@@ -150,6 +148,8 @@ impl Request<'_> {
             () = client.gone() => return Err(Failure::ClientGone),
         };
         self.response.upload_error = sent.err();
+        let now = self.shared.clock.now();
+        (self.last_activity, self.upload_waits_since) = (now, now);
         Ok(())
     }
 }
