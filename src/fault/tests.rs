@@ -10,7 +10,7 @@ fn parse(json: &str) -> Result<Fault, String> {
 const INVALID: &str = r#" | EOF | as in {"kind"
 [1] | expected | as in {"kind"
 {"kind":"reset"} 1 | trailing
-{} | kind = null: must be one of refuse
+{} | missing field `kind` | as in {"kind"
 {"kind":"stall","ms":"1s","ms":2} | duplicate field `ms`
 {"kind":"crash"} | kind = "crash": must be one of refuse, reset, stall, slow, cut
 {"kind":"stall","ms":-1} | ms = -1: must be a whole number, or a text such as "250ms", from 0 to 4294967295

@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn each_reason_has_the_remedy_that_helps() {
-        let proxy = "queuescope proxy --engine-traces IP:PORT";
+        let proxy = "queuescope proxy --engine-traces IP:PORT` with SGLang's `--enable-trace`";
         // The text is shown on the live page and in the proxy's own report too: it must not say "not here".
         for (why, helps, not) in [
             (Unseen::MetricsOff, "--enable-metrics", "not here"),

@@ -126,8 +126,8 @@ impl Deliveries {
         if left > 0 {
             let reason = Dropped::Shutdown.name();
             self.lost.with(&[reason]).inc_by(left as u64);
-            let what = self.what;
-            log::warn!("{what}: {left} still waited at the end and are lost");
+            let (what, before) = (self.what, self.lost_now.load(Ordering::Relaxed));
+            log::warn!("{what}: {left} still waited at the end and are lost, {before} were before");
         }
     }
 }

@@ -44,7 +44,7 @@ fn describe(kind: ExperimentKind, text: &str) -> String {
             load.num_prompts,
             load.seed,
             run.settings.goodput(),
-            found.access.headers.len(),
+            load.header.len(),
             found.access.tls.ca,
         )
     });

@@ -215,7 +215,7 @@ fn said(config: &str, line: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("c.toml"), config).unwrap();
     let mut command = queuescope(&line.split_whitespace().collect::<Vec<_>>());
-    command.current_dir(folder.path());
+    command.current_dir(folder.path()).env_remove("COLUMNS");
     let done = run(command);
     let said = done.out + &done.err;
     assert!(!said.contains("panicked") && !said.contains("HIDE"));

@@ -34,7 +34,7 @@ fn the_reason_of_a_missing_queue_time_is_counted_once_per_request() {
         r.internal.missing_reason = Some(MissingReason::Incomplete);
     };
     let (generate, chat, plain) = (Endpoint::Generate, Endpoint::Chat, Endpoint::Messages);
-    let cases: [(Endpoint, bool, Change, &str); 10] = [
+    let cases: [(Endpoint, bool, Change, &str); 11] = [
         (generate, true, off, "metrics_off"),
         (generate, true, too_old, "too_old"),
         (generate, false, retracted, "retracted"),
@@ -42,6 +42,7 @@ fn the_reason_of_a_missing_queue_time_is_counted_once_per_request() {
         (generate, true, |_| (), "other"),
         (chat, true, |_| (), "openai_stream"),
         (chat, false, |_| (), "openai_reply"),
+        (chat, false, off, "metrics_off"),
         (plain, false, |_| (), "openai_reply"),
         (generate, true, reported, ""),
         (generate, true, incomplete, MissingReason::Incomplete.name()),
