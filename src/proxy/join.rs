@@ -186,6 +186,7 @@ impl Joins {
         attempt.is_joined = self.has_front && request.is_some();
         let attempt = Arc::new(Mutex::new(attempt));
         if let Some(request) = &request
+            && by != Some("late")
             && !request.lock().insert(&attempt)
         {
             // It will be missing in its request's row.

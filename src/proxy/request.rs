@@ -286,15 +286,15 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether a request whose connection failed is sent again: an idempotent one without a body that generates nothing, if no
-    /// response has begun and Pingora finds that the kept connection was closed before the request arrived. Any other may have run.
+    /// Whether a request whose connection failed is sent again: an idempotent one without a body that generates nothing, if none
+    /// of a response arrived and Pingora finds that the kept connection was closed before the request arrived. Any other may have run.
     fn can_resend(&self, failure: &mut Failure, is_reused: bool, head: &RequestHeader) -> bool {
         let Failure::Upstream(error) = failure else {
             return false;
         };
         error.retry.decide_reuse(is_reused);
         let may = self.endpoint.is_none() && head.method.is_idempotent() && error.retry();
-        may && !self.response.has_begun && self.context.request_bytes == 0
+        may && !self.response.has_arrived && self.context.request_bytes == 0
     }
 
     /// Returns the head of this attempt, with our id and our span in it.
@@ -328,8 +328,11 @@ impl<'a> Request<'a> {
         let Ok((mut head, body)) = response.head_and_body() else {
             return;
         };
-        if let Some(id) = &self.id {
-            let _ = head.insert_header(REQUEST_ID, id.as_bytes());
+        // The record's id may be cut. One that we made stands for an empty one that was sent.
+        let made = self.id.as_deref().filter(|_| self.has_made_id);
+        let sent = client.head().headers.get(&identity::ID);
+        if let Some(id) = made.map(str::as_bytes).or(sent.map(HeaderValue::as_bytes)) {
+            let _ = head.insert_header(REQUEST_ID, id);
         }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
         self.put_stamps(&mut head);

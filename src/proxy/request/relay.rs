@@ -31,6 +31,8 @@ use super::{Request, hold, nanoseconds};
 pub(super) struct Response {
     /// The version of its request.
     version: Version,
+    /// Whether any of it was read, be it a `100 Continue`.
+    pub(super) has_arrived: bool,
     /// Whether its final head was passed on, or ours was sent.
     pub(super) has_begun: bool,
     /// Whether all of it was read.
@@ -242,6 +244,7 @@ impl Request<'_> {
         is_end: bool,
         at: Stamp,
     ) -> Result<(), Failure> {
+        self.response.has_arrived = true;
         let hop = match self.service.role {
             Role::Front => self.take_stamps(head),
             Role::Hop(_) => None,

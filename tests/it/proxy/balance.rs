@@ -182,6 +182,11 @@ async fn a_server_that_goes_away_costs_only_what_it_had_and_comes_back() {
     for stream in &mut streams {
         assert!(!stream.read_to_close().await.ends_with(b"\r\n0\r\n\r\n"));
     }
+    // Also the connection that waits: one that closes only now could be taken yet.
+    let port = format!(" 0100007F:{:04X} ", addr.port());
+    let is_open = |line: &str| line.contains(&port) && line.contains(" 01 ");
+    let sockets = || std::fs::read_to_string("/proc/net/tcp").unwrap();
+    until("all to be closed", || !sockets().lines().any(is_open)).await;
     ask(10).await;
     let failures = || metric(&front, "connect_failures_total", addr);
     assert_eq!(failures(), 1, "one for all ten");
@@ -239,7 +244,11 @@ async fn a_get_gets_past_all_connections_that_were_closing_and_what_may_have_run
     // Three at once, so that three connections are kept; each of these closes at its next request, as the last does then.
     let server = Upstream::start(move |n, _: &_| match n {
         0..3 => vec![Step::Gate(first.clone()), Step::ok()],
-        6 => vec![Step::ok()],
+        6 | 8 => vec![Step::ok()],
+        9 => vec![
+            Step::Send(b"HTTP/1.1 103 Early Hints\r\n\r\n".to_vec()),
+            Step::Close,
+        ],
         _ => vec![Step::Close],
     });
     let server = server.await;
@@ -258,6 +267,13 @@ async fn a_get_gets_past_all_connections_that_were_closing_and_what_may_have_run
         client.send(get.replace("GET /health", asks)).await;
         assert_eq!(client.response().await.status(), status, "{asks}");
         assert_eq!(server.seen().len(), seen, "{asks}");
+    }
+    // One that got an early hint has arrived.
+    let get = get.replace("host: h", "host: h\r\nconnection: close");
+    for (status, seen) in [("HTTP/1.1 200 ", 9), ("HTTP/1.1 502 ", 10)] {
+        let read = front.sent(&get).await.read_to_close().await;
+        assert_says(&String::from_utf8_lossy(&read), status);
+        assert_eq!(server.seen().len(), seen, "{status}");
     }
     assert_row(&front.only_row().await, "status=502, attempts=1");
 }

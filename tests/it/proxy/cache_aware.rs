@@ -286,6 +286,8 @@ async fn prompts_that_begin_alike_go_to_one_server() {
             let body = body.to_string();
             let response = two.front.ask("/v1/chat/completions", &id, body.as_bytes());
             assert_eq!(response.await.status(), 200);
+            // The next one's choice counts those that have not ended.
+            two.holds(0).await;
         }
     }
     // A path that is not recorded says no prompt.

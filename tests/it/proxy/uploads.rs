@@ -44,7 +44,7 @@ async fn a_server_that_takes_a_body_steadily_gets_all() {
         }
         stream.write_all(&json_response("{}")).await.unwrap();
     });
-    let front = Front::keyed(&[addr], "upstream_write_timeout_s = 0.5").await;
+    let front = Front::keyed(&[addr], "upstream_write_timeout_s = 1.5").await;
     assert_eq!(front.ask("/generate", "", &body).await.status(), 200);
 }
 

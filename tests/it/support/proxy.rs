@@ -279,8 +279,8 @@ pub fn number(row: &Row, column: &str) -> f64 {
 /// A time or duration in nanoseconds.
 #[track_caller]
 pub fn nanos(row: &Row, column: &str) -> i64 {
-    let digits = row[column].replace('.', "").parse();
-    digits.unwrap_or_else(|_| panic!("{column}: {row:?}"))
+    let nanos = queuescope::request::cell::nanos(row[column].as_bytes());
+    nanos.unwrap_or_else(|| panic!("{column}: {row:?}"))
 }
 
 /// Fails unless a row's outcome is this and its error holds `piece`.
