@@ -2,7 +2,8 @@
 # What a report of many rows costs: time and memory of reading, of the page, and of Parquet with the query of docs/REPORT.md; and what
 # a prediction of so many requests does, of rows of a real GPU, on one processor.
 #   scripts/report-bench.sh [ROWS]      QUEUESCOPE: the program (target/release/queuescope)
-# Rows are those of 300 chat requests of a generator through a front and a hop to a simulated server, again and again, each with ids and
+#                                       BACKEND: of the generator (sglang, whose rows have the servers' times; sglang-oai-chat: without)
+# Rows are those of 300 requests of a generator through a front and a hop to a simulated server, again and again, each with ids and
 # times of its own. Needs python3; the query needs duckdb
 # (pip install duckdb) and is left out without it.
 set -euo pipefail
@@ -23,7 +24,7 @@ for _ in {1..100}; do
     ! (exec 3<>"/dev/tcp/127.0.0.1/$front" 4<>"/dev/tcp/127.0.0.1/$server") 2>/dev/null || break
     sleep 0.1
 done
-"$program" traffic --base-url "http://127.0.0.1:$front" --backend sglang-oai-chat --dataset-name random --random-input-len 320 \
+"$program" traffic --base-url "http://127.0.0.1:$front" --backend "${BACKEND:-sglang}" --dataset-name random --random-input-len 320 \
     --random-output-len 40 --random-range-ratio 0.6 --num-prompts 300 --request-rate 50 --output-dir "$folder/load" >/dev/null 2>&1
 mkdir "$folder/run"
 
