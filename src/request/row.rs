@@ -430,7 +430,12 @@ impl Row {
             timeline.relate(ClockOf::Engine, engine.unwrap_or(Relation::Same));
         }
         let front = apart(self.front_clock_offset, self.front_clock_offset_error);
-        let default = relation(self.arrival_time, self.finish_time, self.total_latency);
+        // Every request ends, also one of whose response nothing was read. Older rows have no such column.
+        let (ended, lasted) = match self.end_time {
+            None => (self.finish_time, self.total_latency),
+            end => (end, self.elapsed),
+        };
+        let default = relation(self.arrival_time, ended, lasted);
         timeline.relate(ClockOf::Front, front.unwrap_or(default));
         let (arrival, send) = (self.arrival_time, self.router_send_time);
         let default = relation(arrival, send, self.queue_time_in_router);

@@ -245,8 +245,9 @@ impl Timeline {
 
     /// Returns which clock the engine's times are on; `None` if there are none.
     pub fn clock_state(&self) -> Option<ClockState> {
-        let created = self.raw(Moment::ServerCreated);
-        created.or(self.raw(Moment::QueueEnd))?;
+        // A stream that was cut may have told any of them alone.
+        let mut moments = self.engine_moments().iter();
+        moments.find_map(|moment| self.raw(*moment))?;
         Some(match self.relation(ClockOf::Engine) {
             Relation::Unknown => ClockState::Raw,
             Relation::Same | Relation::Apart(_) => ClockState::Offset,

@@ -3,14 +3,15 @@
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
 use queuescope::request::{
-    BodyTiming, COLUMNS, ClockOf, Column, End, Endpoint, FailedAttempt, Moment, Observer, Outcome,
-    Relation, Row, Side, SpanId, failed_text,
+    BodyTiming, Breakdown, COLUMNS, ClockOf, Column, End, Endpoint, FailedAttempt, Moment,
+    Observer, Outcome, PrefillTimes, Relation, Row, Side, SpanId, Stamps, Unseens, failed_text,
 };
 use queuescope::table::cells::RowWriter;
 use serde_json::Value;
 
 use crate::support::docs::assert_file;
 use crate::support::observed::exchange;
+use crate::support::read_rows;
 use crate::support::recordings::{self, Recording};
 
 const SENT: i64 = 1_795_168_000_000_000_000;
@@ -219,4 +220,86 @@ fn the_rows_are_as_they_were() {
     }
     let out = writer.finish().unwrap();
     assert_file("tests/data/rows.csv", &String::from_utf8(out).unwrap());
+}
+
+/// The rows of a recording of which `side` read so many halves, behind a front and a hop if their clock has a relation to its own.
+fn halves(of: &(Endpoint, Recording), how: (usize, Side, Option<Relation>, bool)) -> Vec<Row> {
+    let ((endpoint, recording), (count, side, relation, is_pair)) = (of, how);
+    let id = format!("{} {how:?}", recording.case);
+    let mut observer = Observer::new(side, *endpoint, id);
+    // All before the response of our own processes.
+    for (moment, n) in Moment::ALL[..7].iter().zip(-9..) {
+        let own = Some(stamp(0.001 * f64::from(n))).filter(|_| moment.clock(side) == side.clock());
+        observer.row_mut().timeline.set(*moment, own);
+    }
+    if let Some(relation) = relation.filter(|_| side != Side::Hop) {
+        let is_same = relation == Relation::Same;
+        let mut stamps = Stamps {
+            clock: if is_same { "own" } else { "other" }.to_owned(),
+            arrival: Some(stamp(-0.005)),
+            forwarded: Some(stamp(-0.004)),
+            worker: Some("w0".to_owned()),
+            ..Stamps::default()
+        };
+        stamps.hop = Some(Box::new(stamps.clone()));
+        observer.stamps(&stamps, "own");
+    }
+    let pieces = &recording.pieces[..count * recording.pieces.len() / 2];
+    let mut rows = exchange(observer, recording, 0.0, pieces, 99.0);
+    for Row { timeline, .. } in &mut rows {
+        let apart = relation.filter(|of| matches!(of, Relation::Apart(_)));
+        if let Some(apart) = apart {
+            // A hop relates no front's clock to its own.
+            let is_known = |clock: &ClockOf| side != Side::Hop || *clock == ClockOf::Engine;
+            let clocks = ClockOf::ALL.into_iter().filter(is_known);
+            clocks.for_each(|clock| timeline.relate(clock, apart));
+        }
+        if is_pair {
+            timeline.set(Moment::KvReserved, timeline.raw(Moment::QueueStart));
+            timeline.set_pair(PrefillTimes {
+                queue: Some(5),
+                forward: Some(7),
+                sending: None,
+            });
+        }
+    }
+    Row::ended(rows)
+}
+
+#[test]
+fn a_row_that_is_read_back_says_what_it_said_when_it_ended() {
+    let apart = Relation::Apart(Offset {
+        nanos: 7_000_000,
+        error_nanos: 9,
+    });
+    let mut ended = Vec::new();
+    for of in generation_requests() {
+        for relation in [
+            None,
+            Some(Relation::Same),
+            Some(Relation::Unknown),
+            Some(apart),
+        ] {
+            for (count, is_pair) in (0..3).flat_map(|n| [(n, false), (n, true)]) {
+                let seen_by = |side| halves(&of, (count, side, relation, is_pair));
+                ended.extend(Side::ALL.map(seen_by));
+            }
+        }
+    }
+    let mut writer = RowWriter::new(Vec::new(), Stamp::EPOCH).unwrap();
+    let mut rows = ended.iter().flatten();
+    rows.try_for_each(|row| writer.write(row)).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), writer.finish().unwrap()).unwrap();
+    let table = read_rows(file.path());
+    assert_eq!(table.len(), ended.iter().flatten().count());
+    // What reports compute of a row: its stages, where it was last, what was not measured and why.
+    let said = |row: &Row| (Breakdown::of(row), row.last_seen(), Unseens::of(row));
+    for (first, rows) in table.first_rows().zip(ended) {
+        for ((row, read), at) in rows.iter().zip(table.request(first)).zip(first..) {
+            let alone = table.row(at);
+            let id = &row.req_id;
+            assert_eq!([&read, &alone].map(said), [row, row].map(said), "{id:?}");
+        }
+    }
 }
