@@ -78,11 +78,11 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
     };
     let mut servers = servers_table(&report.summary, |host| named(report, host));
     let both = [ColumnId::host, ColumnId::prefill_host];
+    // Of many servers not all are in the figures.
+    let used = |row| both.map(|column| run.table.text(column, row));
+    let used: BTreeSet<&str> = (0..run.table.len()).flat_map(used).collect();
     let is_idle = |one: &&ServerFile| {
-        let is_its = |row| both.iter().any(|of| run.table.text(*of, row) == one.host);
-        // Of many servers not all are in the figures.
-        let is_used =
-            report.summary.hosts.contains_key(&one.host) || (0..run.table.len()).any(is_its);
+        let is_used = used.contains(&*one.host);
         // A prefill server responds to no client. Where no row names such servers, nobody knows.
         let is_prefill = one.role == Some(ServerRole::Prefill);
         run.table.has(both[usize::from(is_prefill)]) && !is_used
