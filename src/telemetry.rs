@@ -83,7 +83,7 @@ impl Telemetry {
             self.metrics.request_ended(counted);
             if let Some(end) = first.timeline.on_own_clock(Moment::End) {
                 let now = self.clock.now();
-                self.waits.record(&rows, end, now, &self.metrics);
+                self.waits.record(&counted.rows, end, now, &self.metrics);
             }
         }
         let unquoted = without_quotes(&rows);
