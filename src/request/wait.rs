@@ -123,7 +123,11 @@ impl Wait {
         let is_over = row.unread() != Some(Unread::Background);
         let end = row.end_time().or_else(|| row.finish_time());
         Some(Interval {
-            start: sent.into_iter().flatten().next().map_or(i64::MIN, Stamp::nanos),
+            start: sent
+                .into_iter()
+                .flatten()
+                .next()
+                .map_or(i64::MIN, Stamp::nanos),
             end: end.filter(|_| is_over).map_or(i64::MAX, Stamp::nanos),
         })
     }

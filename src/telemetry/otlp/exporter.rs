@@ -26,7 +26,7 @@ use tokio_rustls::rustls::crypto::ring;
 
 use crate::telemetry::prometheus::Dropped;
 
-use super::settings::{Protocol, Settings};
+use super::settings::{ExportSettings, Protocol};
 
 /// Encodes spans and sends them, with retries where they help, within a Tokio runtime.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ struct CollectorClient {
 /// Sends messages within a Tokio runtime, without retries. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Collector {
-    settings: Settings,
+    settings: ExportSettings,
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
@@ -79,7 +79,7 @@ impl Exporter {
     ///
     /// # Errors
     /// The library cannot make one, or TLS cannot be set up.
-    pub fn new(settings: &Settings, instance: String) -> io::Result<Exporter> {
+    pub fn new(settings: &ExportSettings, instance: String) -> io::Result<Exporter> {
         let client = CollectorClient {
             collector: Collector::new(settings)?,
             last_error: Arc::default(),
@@ -139,7 +139,7 @@ impl Collector {
     ///
     /// # Errors
     /// TLS cannot be set up.
-    pub fn new(settings: &Settings) -> io::Result<Collector> {
+    pub fn new(settings: &ExportSettings) -> io::Result<Collector> {
         let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?

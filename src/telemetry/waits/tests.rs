@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::request::{Period, StageSet, parse_failed};
+use crate::clock::Clock;
+use crate::request::{Moment, Period, StageSet, parse_failed};
 use crate::table::Table;
-use crate::telemetry::CountedRequest;
 use crate::telemetry::prometheus;
+use crate::telemetry::{CountedRequest, Telemetry};
 
 /// A request at a server with two slots, whose clock is 100 s ahead of ours. Start of its wait, of its run, and end, seconds.
 fn rows(queued: f64, started: f64, ended: f64) -> Vec<Row> {
@@ -241,6 +242,22 @@ fn the_waits_of_a_pair_are_counted_at_once_by_cause_and_server() {
     log.count(at(100.0), &metrics);
     let expected = "gpu:1 decode_memory 0.5, gpu:1 decode_slots 0.125, gpu:2 prefill_queue 0.25, p0 prefill_queue 0.25";
     assert_eq!(shown(&metrics), expected);
+}
+
+/// The second was queued before the server had received it: no figure includes such times.
+#[test]
+fn an_impossible_wait_is_not_counted() {
+    let metrics = Metrics::new().unwrap();
+    let (clock, _) = Clock::manual(at(9.0));
+    let telemetry = Telemetry::new(None, metrics.clone(), true, clock);
+    for created in [-0.5, 0.5] {
+        let mut rows = rows(0.0, 1.0, 2.0);
+        rows[0].timeline.set(Moment::ServerCreated, at(created));
+        rows[0].timeline.set(Moment::End, at(2.0));
+        telemetry.record(rows);
+        telemetry.count_waits(at(100.0));
+        assert_eq!(shown(&metrics), "gpu:1 not_seen_here 1", "{created}");
+    }
 }
 
 #[test]
