@@ -33,7 +33,7 @@ pub use attempt::{
     Attempt, BodyTiming, FailedAttempt, Hex, MAX_FAILED, ParentSpan, Roles, ServerRole, SpanId,
     UpstreamKind, append_lost_server, parse_failed, sendings,
 };
-pub use columns::{COLUMNS, Cells, Column, ColumnId, Origin, Scope, Unit};
+pub use columns::{COLUMNS, Column, ColumnId, Origin, Scope, TypedRow, Unit};
 pub use csv::shown_text;
 pub use engine_report::EngineReport;
 pub use headers::{

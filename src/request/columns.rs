@@ -95,7 +95,7 @@ cells! {
 }
 
 /// Makes, from a table of columns, the struct [`Row`] with a field per column, the table [`COLUMNS`], an index into it for each
-/// ([`ColumnId`]), and [`Cells`], which reads a row wherever it is held.
+/// ([`ColumnId`]), and [`TypedRow`], which reads a row's cells wherever it is held.
 ///
 /// A line: `name "label": Unit of Scope origin`, its help above it. The label may be left out if it equals the name; a text
 /// column with a type of its own is `Text<Type>`. The origin is `[Moment]`, `[Moment to Moment]` or `(function)` of the timeline;
@@ -141,8 +141,8 @@ macro_rules! columns {
             put: |row, value| row.$name = Cell::of(value),
         }),+];
 
-        /// The cells of a row, wherever it is held: in a [`Row`], or by a function of the column.
-        pub trait Cells<'a> {
+        /// A row whose cells are read as their columns' types, wherever it is held: in a [`Row`], or by a function of the column.
+        pub trait TypedRow<'a> {
             /// Returns a cell.
             fn cell(&self, column: ColumnId) -> Value<'a>;
 
@@ -182,13 +182,13 @@ macro_rules! columns {
     (@of $row:ident [$from:ident to $to:ident]) => { $row.timeline.nanos(columns!(@period $from $to)) };
 }
 
-impl<'a> Cells<'a> for &'a Row {
+impl<'a> TypedRow<'a> for &'a Row {
     fn cell(&self, column: ColumnId) -> Value<'a> {
         (column.column().get)(self)
     }
 }
 
-impl<'a, F: Fn(ColumnId) -> Value<'a>> Cells<'a> for F {
+impl<'a, F: Fn(ColumnId) -> Value<'a>> TypedRow<'a> for F {
     fn cell(&self, column: ColumnId) -> Value<'a> {
         self(column)
     }

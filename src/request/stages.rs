@@ -190,7 +190,7 @@ impl StageSet {
         self.0 & !StageSet::from_iter(before).0 == 0
     }
 
-    /// Without the stages that no request of a pair has, or none of one server.
+    /// Without the stages that a request of a pair, or else one of one server, does not have.
     fn only_of_pair(self, is_pair: bool) -> StageSet {
         let others = STAGES.iter().filter(|stage| !stage.is_in(is_pair));
         let others: StageSet = others.map(|stage| StageSet::of(stage.period)).collect();

@@ -4,7 +4,7 @@ use crate::clock::Stamp;
 use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause, Stay};
 
-use super::columns::Cells;
+use super::columns::TypedRow;
 use super::response::Unread;
 use super::stages::StageSet;
 use super::timeline::ClockState;
@@ -30,7 +30,7 @@ const ROUNDING_NANOS: u64 = 1_000;
 /// The waits of a row without impossible values.
 impl Wait {
     /// Returns the wait in the server queue, or those at the servers of a pair.
-    pub fn all<'a>(row: &impl Cells<'a>) -> Vec<Wait> {
+    pub fn all<'a>(row: &impl TypedRow<'a>) -> Vec<Wait> {
         match row.disaggregated() {
             None => Wait::in_server_queue(row).into_iter().collect(),
             Some(_) => Wait::at_pair(row),
@@ -38,7 +38,7 @@ impl Wait {
     }
 
     /// Returns the wait in the server queue: column `pure_queue_time`. A pair has no one queue.
-    pub fn in_server_queue<'a>(row: &impl Cells<'a>) -> Option<Wait> {
+    pub fn in_server_queue<'a>(row: &impl TypedRow<'a>) -> Option<Wait> {
         let nanos = row.pure_queue_time().filter(|nanos| *nanos >= 0)?;
         if row.disaggregated().is_some() {
             return None;
@@ -65,25 +65,23 @@ impl Wait {
 
     /// Returns the waits at the servers of a pair. A stay ends when the sequence no longer holds what others wait for; a transfer
     /// is nobody's fault.
-    fn at_pair<'a>(row: &impl Cells<'a>) -> Vec<Wait> {
+    fn at_pair<'a>(row: &impl TypedRow<'a>) -> Vec<Wait> {
         // Our times do not compare with the servers' then.
         let is_raw = row.clock_state() == Some(ClockState::Raw);
         let shift = (!is_raw).then_some(0);
-        let after = |from: Option<i64>, nanos: Option<i64>| from?.checked_add(nanos?);
-        let queued = row.queue_time_start().map(Stamp::nanos);
-        let reserved = row.kv_reserved_time().map(Stamp::nanos);
+        let after = |from: Option<Stamp>, nanos: Option<i64>| Some(from?.plus_nanos(nanos?));
+        let (queued, reserved) = (row.queue_time_start(), row.kv_reserved_time());
         let admitted = after(reserved, row.prefill_queue_time());
         let prefilled = after(admitted, row.prefill_time());
-        let arrived = row.kv_arrived_time().map(Stamp::nanos);
+        let arrived = row.kv_arrived_time();
         let ended = ended(row, shift);
-        let wait = |nanos: Option<i64>, cause, queued: Option<i64>, ended: Option<i64>| {
+        let wait = |nanos: Option<i64>, cause, queued: Option<Stamp>, ended: Option<Stamp>| {
             let nanos = nanos.filter(|nanos| *nanos >= 0)?;
-            let started = after(queued, Some(nanos));
-            let stay = queued.zip(started).map(|(queued, started)| Stay {
-                queued,
-                started,
-                first: started,
-                ended: ended.unwrap_or(queued),
+            let stay = queued.map(|queued| Stay {
+                queued: queued.nanos(),
+                started: queued.plus_nanos(nanos).nanos(),
+                first: queued.plus_nanos(nanos).nanos(),
+                ended: ended.unwrap_or(queued).nanos(),
                 ..Stay::default()
             });
             Some(Wait {
@@ -106,7 +104,7 @@ impl Wait {
 
     /// Returns when a request may have been at a server that did not report when it waited and ran, on the row's clock: from its
     /// sending to its end. `None` if one of its waits has a stay, or it did not reach a server.
-    pub fn untimed<'a>(waits: &[Wait], row: &impl Cells<'a>) -> Option<Interval> {
+    pub fn untimed<'a>(waits: &[Wait], row: &impl TypedRow<'a>) -> Option<Interval> {
         let is_timed = waits.iter().any(|wait| wait.stay.is_some());
         if is_timed || row.ended_in().is_some_and(StageSet::is_before_server) {
             return None;
@@ -133,7 +131,7 @@ impl Wait {
     }
 
     /// Returns what a request waited for before it was sent to a server; `row` is its first.
-    pub fn before_server<'a>(row: &impl Cells<'a>) -> ByCause {
+    pub fn before_server<'a>(row: &impl TypedRow<'a>) -> ByCause {
         // Waiting for a client that is slow to send its prompt is no router's time.
         let prompt = row.prompt_wait().unwrap_or(0);
         let held = row.queue_time_in_router();
@@ -160,14 +158,16 @@ impl Wait {
 }
 
 /// Returns the stay at the server; `shift` is `None` if the proxy's clock does not compare with the server's.
-fn stay<'a>(row: &impl Cells<'a>, shift: Option<i64>) -> Option<Stay> {
-    let started = shifted(row.queue_time_end(), shift)?;
+fn stay<'a>(row: &impl TypedRow<'a>, shift: Option<i64>) -> Option<Stay> {
+    let shifted = |at: Stamp| at.plus_nanos(shift.unwrap_or(0)).nanos();
+    let started = row.queue_time_end()?;
+    let first = row.server_first_token_time();
     let prompt = row.actual_prompt_tokens().unwrap_or(0);
     Some(Stay {
-        queued: shifted(row.queue_time_start(), shift)?,
-        started,
-        first: shifted(row.server_first_token_time(), shift).unwrap_or(started),
-        ended: ended(row, shift).unwrap_or(started),
+        queued: shifted(row.queue_time_start()?),
+        started: shifted(started),
+        first: shifted(first.unwrap_or(started)),
+        ended: shifted(ended(row, shift).unwrap_or(started)),
         prompt: prompt.saturating_sub(row.cached_tokens().unwrap_or(0)),
         output: row.actual_output_tokens().unwrap_or(0),
     })
@@ -179,15 +179,11 @@ fn is_possible(stay: &Stay) -> bool {
     at.iter().all(|at| at.unsigned_abs() <= i64::MAX as u64 / 2)
 }
 
-/// Returns when it left the server: by our own moments only if their clocks compare.
-fn ended<'a>(row: &impl Cells<'a>, shift: Option<i64>) -> Option<i64> {
+/// Returns when it left the server, on the row's clock: by our own moments only if the clocks compare.
+fn ended<'a>(row: &impl TypedRow<'a>, shift: Option<i64>) -> Option<Stamp> {
     let ours = || row.finish_time().or_else(|| row.end_time());
     let ours = || ours().filter(|_| shift.is_some());
-    shifted(row.server_finish_time().or_else(ours), shift)
-}
-
-fn shifted(at: Option<Stamp>, shift: Option<i64>) -> Option<i64> {
-    at?.nanos().checked_add(shift.unwrap_or(0))
+    row.server_finish_time().or_else(ours)
 }
 
 #[cfg(test)]

@@ -115,14 +115,17 @@ fn measured_parts(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part
 /// Returns the moment at which a request's time ends, and the index of the stage that it was in, or of the first that it may have
 /// been in; one past the last if it succeeded.
 fn end(row: &Row, last_seen: Option<StageSet>) -> Option<(Moment, usize)> {
-    let timeline = &row.timeline;
-    let begin = |stage: &Stage| timeline.raw(timeline.period_of(stage)?.from);
-    let is_seen = |stage: &Stage| begin(stage).is_some();
     Some(match last_seen {
         None => (row.is_ok().then_some(Moment::Finish)?, STAGES.len()),
-        Some(StageSet::CONNECTING) => (Moment::End, STAGES.iter().rposition(is_seen)?),
+        Some(StageSet::CONNECTING) => (Moment::End, last_begun(&row.timeline)?),
         Some(place) => (Moment::End, place.order() as usize),
     })
+}
+
+/// Returns the index of the last stage that has begun.
+fn last_begun(timeline: &Timeline) -> Option<usize> {
+    let begun = |stage: &Stage| timeline.raw(timeline.period_of(stage)?.from);
+    STAGES.iter().rposition(|stage| begun(stage).is_some())
 }
 
 /// Renames or removes the router's part if there was no router. Without one, our own send is the send to the server, and without
@@ -199,8 +202,7 @@ impl Row {
         if timeline.mark(Moment::WorkerArrival).is_some() && lacks(Moment::WorkerForwarded) {
             return Some(StageSet::of(Period::NETWORK));
         }
-        let begun = |stage: &Stage| timeline.period_of(stage).is_some_and(|of| !lacks(of.from));
-        let first = STAGES.iter().rposition(begun)?;
+        let first = last_begun(timeline)?;
         let is_observed = |stage: &&Stage| stage.period.to.clock(side) == side.clock();
         let later = STAGES[first..].iter().take_while(|of| !is_observed(of));
         let stages = STAGES[first..=first + later.count()].iter();

@@ -41,7 +41,10 @@ fn receiver(to: &ExportSettings, queue_bytes: u64) -> (Running, Metrics) {
 const QUEUE_BYTES: u64 = 1 << 20;
 
 fn taken(metrics: &Metrics) -> u64 {
-    metrics.trace_batches.with(&[BatchOutcome::Taken.name()]).get()
+    metrics
+        .trace_batches
+        .with(&[BatchOutcome::Taken.name()])
+        .get()
 }
 
 fn counted(metrics: &Metrics, outcome: &str) -> u64 {

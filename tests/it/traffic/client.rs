@@ -2,7 +2,7 @@
 
 use std::future::pending;
 
-use queuescope::request::{Cells, ColumnId, Endpoint, UpstreamKind};
+use queuescope::request::{ColumnId, Endpoint, TypedRow, UpstreamKind};
 use queuescope::traffic::client::{Client, Job};
 
 use super::*;
