@@ -29,7 +29,7 @@ use queuescope::engine::otlp::EngineSpan;
 use queuescope::engine::receiver::{LIMITS, Receiver, Sink};
 use queuescope::engine::report_store::ReportStore;
 use queuescope::telemetry::otlp::settings::{self, Otlp, Protocol};
-use queuescope::telemetry::prometheus::Batch;
+use queuescope::telemetry::prometheus::BatchOutcome;
 use queuescope::telemetry::prometheus::Metrics;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -117,7 +117,7 @@ fn of_thread() -> u64 {
 }
 
 /// Nanoseconds a span of the receiver's thread, for messages by gRPC on one connection.
-async fn received(message: &Bytes, to: Option<&settings::Settings>) -> u64 {
+async fn received(message: &Bytes, to: Option<&settings::ExportSettings>) -> u64 {
     let sink: Sink = Box::new(|spans| {
         black_box(joined(spans));
         true
@@ -147,7 +147,12 @@ async fn received(message: &Bytes, to: Option<&settings::Settings>) -> u64 {
         let answer = client.request(request).await.unwrap();
         drop(answer.into_body().collect().await.unwrap());
     }
-    while counted.trace_batches.with(&[Batch::Taken.name()]).get() < MESSAGES {
+    while counted
+        .trace_batches
+        .with(&[BatchOutcome::Taken.name()])
+        .get()
+        < MESSAGES
+    {
         tokio::task::yield_now().await;
     }
     (of_thread() - before) / (MESSAGES * SPANS as u64)
@@ -193,7 +198,7 @@ fn main() {
             protocol: Some(Protocol::Http),
             ..Otlp::default()
         };
-        let to = settings::Settings::resolve(&given, "bench", &|_| None).unwrap();
+        let to = settings::ExportSettings::resolve(&given, "bench", &|_| None).unwrap();
         let forwarding = received(&message, to.as_ref()).await;
         println!("the receiver's thread: {alone} ns; with forwarding by HTTP: {forwarding} ns");
     });

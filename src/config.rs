@@ -10,7 +10,7 @@ use toml::{Spanned, Value};
 
 use crate::disk;
 use crate::request::UpstreamKind;
-use crate::telemetry::otlp::settings::Settings;
+use crate::telemetry::otlp::settings::ExportSettings;
 use crate::upstream::Address;
 
 pub mod args;
@@ -343,7 +343,7 @@ fn tables<'a, 'i>(value: &'a Spanned<DeValue<'i>>) -> Vec<(usize, &'a DeTable<'i
 /// Describes a checked config: its topology, the keys that differ from their defaults, and where traces go.
 pub fn describe(config: &Config, credentials: &Credentials) -> String {
     let traces = credentials.traces.as_ref();
-    let traces = traces.map_or_else(|| "none".to_owned(), Settings::target);
+    let traces = traces.map_or_else(|| "none".to_owned(), ExportSettings::target);
     format!("{}{}\ntraces: {traces}\n", picture(config), changes(config))
 }
 

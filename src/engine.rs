@@ -17,9 +17,9 @@ use crate::keys::values::{self, Seconds, Whole};
 use crate::offset::OffsetTable;
 use crate::request::{MissingReason, Outcome, Roles, Row, TimingSource};
 use crate::telemetry::Telemetry;
-use crate::telemetry::otlp::settings::{Protocol, Settings};
-use crate::telemetry::prometheus::{Dropped, Join};
-use crate::telemetry::sink::{BackgroundThread, Queue, Queued};
+use crate::telemetry::otlp::settings::{ExportSettings, Protocol};
+use crate::telemetry::prometheus::{Dropped, JoinOutcome};
+use crate::telemetry::queue::{BackgroundThread, Queue, Queued};
 
 use self::forward::Forward;
 use self::join::{EndedRequest, JoinTable, is_cancelled};
@@ -153,7 +153,7 @@ impl Engine {
     pub fn start(
         keys: &Keys,
         socket: Option<TcpListener>,
-        forward: Option<Settings>,
+        forward: Option<ExportSettings>,
         output: JoinOutput,
         clock: Clock,
     ) -> std::io::Result<Engine> {
@@ -166,7 +166,7 @@ impl Engine {
         let of_traces = socket.is_some().then_some(TimingSource::Trace);
         let of_logs = logs.is_some().then_some(TimingSource::Log);
         for source in of_traces.into_iter().chain(of_logs) {
-            for outcome in Join::ALL {
+            for outcome in JoinOutcome::ALL {
                 output.count(source, outcome, 0);
             }
         }
@@ -190,7 +190,7 @@ impl Engine {
                 let pushed = queue.push(Message::Spans(spans), count);
                 let is_full = pushed.is_err_and(|(_, reason)| reason == Dropped::QueueFull);
                 if is_full {
-                    output.count(TimingSource::Trace, Join::NoRoom, 1);
+                    output.count(TimingSource::Trace, JoinOutcome::NoRoom, 1);
                 }
                 !is_full
             };
@@ -286,7 +286,7 @@ impl Joiner {
             }
             self.record_ready(now);
             for source in self.table.forget(now) {
-                self.output.count(source, Join::NoRow, 1);
+                self.output.count(source, JoinOutcome::NoRow, 1);
             }
             std::thread::sleep(PAUSE);
         }
@@ -337,7 +337,8 @@ impl Joiner {
                 roots.for_each(|(above, role)| self.output.roles.lock().resolve_role(above, role));
                 let late = spans.into_iter().map(|span| self.table.add_span(span, now));
                 let late = late.filter(|is_late| *is_late).count();
-                self.output.count(TimingSource::Trace, Join::Late, late);
+                self.output
+                    .count(TimingSource::Trace, JoinOutcome::Late, late);
             }
         }
     }
@@ -351,7 +352,8 @@ impl Joiner {
         };
         let late = lines.map(|line| self.table.add_log_line(line, now));
         let late = late.filter(|is_late| *is_late).count();
-        self.output.count(TimingSource::Log, Join::Late, late);
+        self.output
+            .count(TimingSource::Log, JoinOutcome::Late, late);
     }
 
     fn record_ready(&mut self, now: Stamp) {
@@ -362,7 +364,7 @@ impl Joiner {
         for joined in ready {
             for of in &joined.matches {
                 self.output
-                    .count(of.candidate.report.source, Join::Joined, 1);
+                    .count(of.candidate.report.source, JoinOutcome::Joined, 1);
             }
             let rows = joined.into_rows(&mut self.output.clocks.lock());
             self.output.telemetry.record(rows);
@@ -371,7 +373,7 @@ impl Joiner {
 }
 
 impl JoinOutput {
-    fn count(&self, source: TimingSource, outcome: Join, count: usize) {
+    fn count(&self, source: TimingSource, outcome: JoinOutcome, count: usize) {
         let joins = &self.telemetry.metrics.engine_joins;
         let joins = joins.with(&[source.name(), outcome.name()]);
         joins.inc_by(count as u64);

@@ -31,9 +31,9 @@ mod wait;
 
 pub use attempt::{
     Attempt, BodyTiming, FailedAttempt, Hex, MAX_FAILED, ParentSpan, Roles, ServerRole, SpanId,
-    UpstreamKind, append_lost_server, failed_text, parse_failed, sendings,
+    UpstreamKind, append_lost_server, parse_failed, sendings,
 };
-pub use columns::{COLUMNS, Column, ColumnId, Origin, Scope, Unit};
+pub use columns::{COLUMNS, Column, ColumnId, Origin, Scope, TypedRow, Unit};
 pub use csv::shown_text;
 pub use engine_report::EngineReport;
 pub use headers::{

@@ -8,22 +8,22 @@ use crate::request::{Breakdown, Moment, Row, Rows, Side, without_impossible, wit
 use self::otlp::Traces;
 use self::otlp::settings::UpstreamFlag;
 use self::prometheus::Metrics;
+use self::queue::DeliveryQueue;
 use self::recent::Recent;
-use self::sink::Sink;
 use self::waits::WaitLog;
 
 pub mod family;
 pub mod otlp;
 pub mod prometheus;
+pub mod queue;
 pub mod recent;
 pub mod recorder;
-pub mod sink;
 pub mod waits;
 
 /// Everything that a request's rows go to. Nothing of it waits, and nothing fails a request.
 #[derive(Debug)]
 pub struct Telemetry {
-    recorder: Option<Sink<Rows>>,
+    recorder: Option<DeliveryQueue<Rows>>,
     /// What requests are counted in.
     pub metrics: Metrics,
     counted_side: Side,
@@ -55,7 +55,7 @@ impl Telemetry {
     /// `recorder`: `None` if there is no records file. `has_front`: whether `metrics` count the front's requests; otherwise the
     /// hops'.
     pub fn new(
-        recorder: Option<Sink<Rows>>,
+        recorder: Option<DeliveryQueue<Rows>>,
         metrics: Metrics,
         has_front: bool,
         clock: Clock,
@@ -83,7 +83,7 @@ impl Telemetry {
             self.metrics.request_ended(counted);
             if let Some(end) = first.timeline.on_own_clock(Moment::End) {
                 let now = self.clock.now();
-                self.waits.record(&rows, end, now, &self.metrics);
+                self.waits.record(&counted.rows, end, now, &self.metrics);
             }
         }
         let unquoted = without_quotes(&rows);

@@ -10,7 +10,7 @@ use crate::client::listener::load_tls;
 use crate::disk;
 use crate::engine::Traces;
 use crate::secret::Secret;
-use crate::telemetry::otlp::settings::{Otlp, Settings};
+use crate::telemetry::otlp::settings::{ExportSettings, Otlp};
 use crate::upstream::{Address, Trust};
 
 use super::proxy::{Config, StampsPolicy, Worker};
@@ -25,9 +25,9 @@ pub struct Credentials {
     /// The certificate of the front's listener.
     pub tls: Option<Arc<ServerConfig>>,
     /// The export of traces.
-    pub traces: Option<Settings>,
+    pub traces: Option<ExportSettings>,
     /// The collector to which spans of servers are forwarded.
-    pub forward: Option<Settings>,
+    pub forward: Option<ExportSettings>,
     /// The certificate authorities of upstreams, if one of them uses TLS or a file is given.
     pub trust: Option<Trust>,
 }
@@ -135,7 +135,7 @@ impl Config {
 
     /// Finds listeners whose address another one has, and upstreams and collectors that are listeners of this process: what is sent
     /// there would go round for ever.
-    fn check_addresses(&self, forward: Option<&Settings>, found: &mut Problems) {
+    fn check_addresses(&self, forward: Option<&ExportSettings>, found: &mut Problems) {
         let mut listeners = Vec::new();
         // A process that only has hops has no front.
         if !self.upstream.is_empty() {
@@ -247,8 +247,8 @@ fn secret(
 }
 
 /// Returns the settings of the export of traces, which also depend on environment variables.
-fn exporting(given: &Otlp, found: &mut Problems) -> Option<Settings> {
-    let resolved = Settings::resolve(given, "queuescope", &|name| std::env::var(name).ok());
+fn exporting(given: &Otlp, found: &mut Problems) -> Option<ExportSettings> {
+    let resolved = ExportSettings::resolve(given, "queuescope", &|name| std::env::var(name).ok());
     resolved.unwrap_or_else(|all| {
         for (name, problem) in all {
             match name.starts_with("OTEL_") {
@@ -264,7 +264,10 @@ fn exporting(given: &Otlp, found: &mut Problems) -> Option<Settings> {
 ///
 /// # Errors
 /// `forward_to` is invalid.
-fn forward(traces: &Traces, own: &Option<Settings>) -> Result<Option<Settings>, String> {
+fn forward(
+    traces: &Traces,
+    own: &Option<ExportSettings>,
+) -> Result<Option<ExportSettings>, String> {
     let named = match traces.forward_to.as_deref() {
         _ if traces.listen.is_none() => return Ok(None),
         None => return Ok(own.clone()),
@@ -277,7 +280,7 @@ fn forward(traces: &Traces, own: &Option<Settings>) -> Result<Option<Settings>, 
         protocol: traces.forward_protocol,
         ..Otlp::default()
     };
-    let resolved = Settings::resolve(&given, "queuescope", &|_| None);
+    let resolved = ExportSettings::resolve(&given, "queuescope", &|_| None);
     resolved.map_err(|all| {
         let problems: Vec<String> = all.into_iter().map(|(_, problem)| problem).collect();
         problems.join("; ")

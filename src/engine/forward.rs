@@ -12,9 +12,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::otlp::exporter::Collector;
-use crate::telemetry::otlp::settings::Settings;
+use crate::telemetry::otlp::settings::ExportSettings;
 use crate::telemetry::prometheus::{Dropped, Metrics};
-use crate::telemetry::sink::Deliveries;
+use crate::telemetry::queue::Deliveries;
 
 /// Forwards messages to a collector, within a Tokio runtime. The tasks that send them share it.
 #[derive(Debug)]
@@ -43,7 +43,11 @@ impl Forward {
     ///
     /// # Errors
     /// TLS cannot be set up.
-    pub fn new(settings: &Settings, queue_bytes: u64, metrics: &Metrics) -> io::Result<Forward> {
+    pub fn new(
+        settings: &ExportSettings,
+        queue_bytes: u64,
+        metrics: &Metrics,
+    ) -> io::Result<Forward> {
         let lost = &metrics.trace_forwards;
         let sent = lost.with(&["sent"]);
         let capacity = u32::try_from(queue_bytes).unwrap_or(u32::MAX);

@@ -27,8 +27,8 @@ use tokio_util::sync::CancellationToken;
 use crate::client::listener::accept;
 use crate::telemetry::otlp::exporter::GRPC_PATH;
 use crate::telemetry::otlp::settings::{HTTP_PATH, Protocol};
-use crate::telemetry::prometheus::{Batch, Metrics};
-use crate::telemetry::sink::BackgroundThread;
+use crate::telemetry::prometheus::{BatchOutcome, Metrics};
+use crate::telemetry::queue::BackgroundThread;
 
 use super::forward::Forward;
 use super::otlp::{self, EngineSpan};
@@ -253,9 +253,9 @@ async fn respond(request: Request<Incoming>, reader: &Reader) -> Response<Body> 
     if let Err((status, _, message)) = result {
         reader.log_left_out(&format!("a batch of spans ({message})"));
         reader.count(match status {
-            413 => Batch::TooLarge,
-            503 => Batch::NoRoom,
-            _ => Batch::Malformed,
+            413 => BatchOutcome::TooLarge,
+            503 => BatchOutcome::NoRoom,
+            _ => BatchOutcome::Malformed,
         });
     }
     protocol.response(result)
@@ -296,8 +296,8 @@ impl Reader {
             forward.push(plain);
         }
         self.count(match spans.is_empty() || (self.sink)(spans) {
-            true => Batch::Taken,
-            false => Batch::NoRoom,
+            true => BatchOutcome::Taken,
+            false => BatchOutcome::NoRoom,
         });
         Ok(())
     }
@@ -309,7 +309,7 @@ impl Reader {
         });
     }
 
-    fn count(&self, outcome: Batch) {
+    fn count(&self, outcome: BatchOutcome) {
         self.metrics.trace_batches.with(&[outcome.name()]).inc();
     }
 }

@@ -16,7 +16,7 @@ pub use server::{Server, key};
 use super::grid::Grid;
 use super::reader::Run;
 use crate::clock::seconds;
-use crate::request::{ColumnId, Row, Wait};
+use crate::request::{ColumnId, Row, Wait, without_impossible};
 use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
@@ -325,7 +325,10 @@ impl WaitReport {
 /// all, so nothing is concluded from what they leave free.
 pub fn wait_sentence<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
-    rows.into_iter().for_each(|row| run.table.push_row(row));
+    for row in rows {
+        let sound = without_impossible(std::slice::from_ref(row));
+        sound.iter().for_each(|row| run.table.push_row(row));
+    }
     run.is_excerpt = true;
     let json = WaitReport::of(&run).of_row(&run.table, 0)?;
     json["words"].as_str().map(str::to_owned)

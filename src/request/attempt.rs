@@ -126,8 +126,6 @@ pub struct Roles {
 
 /// The number of failed attempts that a row or header lists; `attempts` counts all of them.
 pub const MAX_FAILED: usize = 8;
-/// Longer durations in a list of failed attempts are taken for invalid: one year, nanoseconds.
-const MAX_FAILED_NANOS: i64 = 366 * 86_400 * NANOS;
 /// The maximum number of attempts at servers of unknown role that are remembered.
 const MAX_PENDING: usize = 1024;
 /// Stands in a decode server's error when its prefill server is gone.
@@ -311,7 +309,7 @@ pub fn sendings<T>(
     all
 }
 
-/// The text in CSV cells and for people: `127.0.0.1:30000 server_error 503 after 0.0012 s`.
+/// The text in the column `failed_attempts`, where attempts are joined by `; `, and for people: `127.0.0.1:30000 server_error 503 after 0.0012 s`.
 impl fmt::Display for FailedAttempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let outcome = self.outcome.map_or("open", Outcome::name);
@@ -328,26 +326,23 @@ impl fmt::Display for FailedAttempt {
 
 cells! {
     SpanId: Value::Text(text) => SpanId::parse(&text), |id| Value::Text(id.hex().text().to_owned().into());
+    Vec<FailedAttempt>: Value::Text(text) => Some(parse_failed(&text).collect()), |failed| match &failed[..] {
+        [] => Value::Empty,
+        failed => Value::Text(Vec::from_iter(failed.iter().map(ToString::to_string)).join("; ").into()),
+    };
 }
 
-/// Returns the column `failed_attempts`: the attempts' texts, joined by `; `.
-pub fn failed_text(failed: &[FailedAttempt]) -> Option<String> {
-    let all: Vec<String> = failed.iter().map(FailedAttempt::to_string).collect();
-    (!all.is_empty()).then(|| all.join("; "))
-}
-
-/// Parses what [`failed_text`] returned; a part that does not parse is left out.
+/// Parses the column `failed_attempts`; a part that does not parse is left out.
 pub fn parse_failed(text: &str) -> impl Iterator<Item = FailedAttempt> {
     text.split("; ").filter_map(|part| {
         let (attempt, took) = part.split_once(" after ").unwrap_or((part, ""));
         let mut words = attempt.split_whitespace();
         let took = took.strip_suffix(" s");
-        let took = took.and_then(|took| nanos(took.as_bytes()));
         Some(FailedAttempt {
             host: words.next()?.to_owned(),
             outcome: words.next().and_then(Outcome::named),
             status: words.next().and_then(|status| status.parse().ok()),
-            nanos: took.filter(|nanos| (0..MAX_FAILED_NANOS).contains(nanos)),
+            nanos: took.and_then(|took| nanos(took.as_bytes())),
         })
     })
 }

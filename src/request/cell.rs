@@ -63,8 +63,11 @@ pub trait Cell: Sized {
     fn of(value: Value<'_>) -> Option<Self>;
 }
 
-/// Implements [`Cell`] for types that are one kind of [`Value`].
+/// Implements [`Cell`] for types that are one kind of [`Value`], or that have names.
 macro_rules! cells {
+    ($($type:ident),+) => { $crate::request::cell::cells! {
+        $($type: Value::Text(name) => $type::named(&name), |one| Value::Text(one.name().into());)+
+    } };
     ($($type:ty: $value:pat => $of:expr, |$me:ident| $shown:expr;)+) => {$(
         impl $crate::request::cell::Cell for $type {
             fn value(&self) -> $crate::request::cell::Value<'_> {

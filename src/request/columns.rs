@@ -6,12 +6,13 @@
 
 use crate::clock::Stamp;
 
-use super::attempt::SpanId;
+use super::attempt::{FailedAttempt, SpanId};
 use super::cell::{Cell, Value, cells};
 use super::internal::Internal;
 use super::outcome::Outcome;
 use super::response::{Endpoint, Unread};
 use super::sequence::{TimingSource, TokenCountSource};
+use super::stages::StageSet;
 use super::timeline::{ClockOf, ClockState, Moment, Period, Side, Timeline, TtftSource};
 use super::unseen::Unseens;
 
@@ -88,19 +89,13 @@ impl ColumnId {
     }
 }
 
+cells! { ClockState, Outcome, Side, TimingSource, TokenCountSource, TtftSource, Unread }
 cells! {
-    ClockState: Value::Text(name) => ClockState::named(&name), |one| Value::Text(one.name().into());
     Endpoint: Value::Text(path) => Endpoint::from_path(&path), |one| Value::Text(one.path().into());
-    Outcome: Value::Text(name) => Outcome::named(&name), |one| Value::Text(one.name().into());
-    Side: Value::Text(name) => Side::named(&name), |one| Value::Text(one.name().into());
-    TimingSource: Value::Text(name) => TimingSource::named(&name), |one| Value::Text(one.name().into());
-    TokenCountSource: Value::Text(name) => TokenCountSource::named(&name), |one| Value::Text(one.name().into());
-    TtftSource: Value::Text(name) => TtftSource::named(&name), |one| Value::Text(one.name().into());
-    Unread: Value::Text(name) => Unread::named(&name), |one| Value::Text(one.name().into());
 }
 
-/// Makes, from a table of columns, the struct [`Row`] with a field per column, the table [`COLUMNS`],
-/// and an index into it for each ([`ColumnId`]).
+/// Makes, from a table of columns, the struct [`Row`] with a field per column, the table [`COLUMNS`], an index into it for each
+/// ([`ColumnId`]), and [`TypedRow`], which reads a row's cells wherever it is held.
 ///
 /// A line: `name "label": Unit of Scope origin`, its help above it. The label may be left out if it equals the name; a text
 /// column with a type of its own is `Text<Type>`. The origin is `[Moment]`, `[Moment to Moment]` or `(function)` of the timeline;
@@ -146,6 +141,16 @@ macro_rules! columns {
             put: |row, value| row.$name = Cell::of(value),
         }),+];
 
+        /// A row whose cells are read as their columns' types, wherever it is held: in a [`Row`], or by a function of the column.
+        pub trait TypedRow<'a> {
+            /// Returns a cell.
+            fn cell(&self, column: ColumnId) -> Value<'a>;
+
+            $($(#[doc = $help])+ fn $name(&self) -> Option<columns!(@type $unit $($type)?)> {
+                Cell::of(self.cell(ColumnId::$name))
+            })+
+        }
+
         impl Row {
             /// Passes the row's cells to `take`, in the order of the columns.
             pub fn cells<'a>(&'a self, mut take: impl FnMut(Value<'a>)) {
@@ -175,6 +180,18 @@ macro_rules! columns {
     (@period $from:ident $to:ident) => { Period { from: Moment::$from, to: Moment::$to } };
     (@of $row:ident [$moment:ident]) => { $row.timeline.time(Moment::$moment) };
     (@of $row:ident [$from:ident to $to:ident]) => { $row.timeline.nanos(columns!(@period $from $to)) };
+}
+
+impl<'a> TypedRow<'a> for &'a Row {
+    fn cell(&self, column: ColumnId) -> Value<'a> {
+        (column.column().get)(self)
+    }
+}
+
+impl<'a, F: Fn(ColumnId) -> Value<'a>> TypedRow<'a> for F {
+    fn cell(&self, column: ColumnId) -> Value<'a> {
+        self(column)
+    }
 }
 
 columns! {
@@ -328,7 +345,7 @@ columns! {
     /// The head of the response was read.
     response_head_time: Time of Request [ResponseHead]
     /// Attempts that did not answer: server, outcome, status, how long each took; joined by `; `.
-    failed_attempts: Text of Request
+    failed_attempts: Text<Vec<FailedAttempt>> of Request
     /// The worker hop's clock minus ours, where it is another process.
     hop_clock_offset: Seconds of Request (|of: &Timeline| Some(of.offset(ClockOf::Hop)?.nanos))
     /// The true offset of the hop's clock lies within ± this.
@@ -367,7 +384,7 @@ columns! {
     /// `server` stands for all of `network` to `return`: sent to the server, and no token came back. `network` alone: the hop
     /// before the server, or without hops the proxy before the servers, had it and could not send it on, as where the server refused
     /// the connection. `proxy`: a proxy of ours had not sent it on. `connecting`: the generator got no connection. `done`: it went well.
-    ended_in: Text of Sequence
+    ended_in: Text<StageSet> of Sequence
     /// The worker hop passed the first bytes of the response's body on: of a stream, its first event.
     worker_first_byte_time: Time of Request
     /// The worker hop passed the last bytes of the response's body on.

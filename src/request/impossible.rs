@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use super::cell::Value;
 use super::columns::{COLUMNS, Column, Row, Unit};
 use super::sequence::{MissingReason, TimingSource};
-use super::timeline::{ClockOf, Moment, Period, Relation, Side, TOLERANCE_NANOS};
+use super::timeline::{ClockOf, Moment, Period, Relation, TOLERANCE_NANOS};
 
 /// The impossible values of a row.
 #[derive(Debug, Default)]
@@ -70,11 +70,7 @@ impl Row {
         if !is_over && self.timing_source != Some(TimingSource::MetaInfo) {
             return None;
         }
-        let from = match self.timeline.side() {
-            Side::Traffic => Moment::Sent,
-            Side::Front => Moment::Arrival,
-            Side::Hop => Moment::RouterSend,
-        };
+        let from = self.timeline.side().first_moment();
         let to = |to| self.timeline.nanos(Period { from, to });
         let whole = to(Moment::End).or_else(|| to(Moment::Finish))?;
         Some(whole.saturating_add(whole / 5000 + 5 * TOLERANCE_NANOS))

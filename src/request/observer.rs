@@ -7,7 +7,6 @@ use crate::clock::Stamp;
 
 pub use super::outcome::End;
 
-use super::attempt::failed_text;
 use super::columns::Row;
 use super::outcome::{Outcome, ResponseFacts, error_text, judge, without_quote};
 use super::request_body::RequestBody;
@@ -129,7 +128,7 @@ impl Observer {
             timeline.set(Moment::Forwarded, stamps.forwarded);
             row.attempts = stamps.attempts.map(u64::from).or(row.attempts);
             row.host = stamps.host.clone();
-            row.failed_attempts = failed_text(&stamps.failed);
+            row.failed_attempts = Some(stamps.failed.clone());
             row.internal.front_joins_engine = stamps.joins_engine;
         }
         let (front_clock, hop) = match is_hop {

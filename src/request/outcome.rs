@@ -61,12 +61,6 @@ pub enum End {
     Failed(Outcome, String),
 }
 
-/// The error of a response that lacks its end, or all of it.
-const NO_END: &str = "the response ended without its end";
-/// The error of a response that no engine gave.
-const PAGE: &str = "an HTML page in place of a generation";
-/// The error of a request that the engine was told to drop.
-const ABORTED: &str = "the engine aborted it";
 /// The error of a request that the generator gave up because its run was stopped.
 pub const GIVEN_UP: &str = "given up: the run was stopped";
 
@@ -122,8 +116,9 @@ pub fn judge<'f>(end: End, facts: &ResponseFacts<'f>) -> (Outcome, String, &'f s
 }
 
 fn of_response<'f>(facts: &ResponseFacts<'f>) -> (Outcome, String, &'f str) {
+    let unquoted = |outcome, error: &str| (outcome, error.to_owned(), "");
     let Some(status) = facts.status else {
-        return (Outcome::UpstreamDied, "no response came".to_owned(), "");
+        return unquoted(Outcome::UpstreamDied, "no response came");
     };
     let quote = facts.failure.map_or("", |failure| &failure.message);
     if let Some(outcome) = of_status(status) {
@@ -137,16 +132,23 @@ fn of_response<'f>(facts: &ResponseFacts<'f>) -> (Outcome, String, &'f str) {
     if let Some(failure) = facts.failure {
         let code = failure.code.map_or(String::new(), |code| code.to_string());
         return match failure.is_abort && quote.is_empty() {
-            true => (of_failure(failure), error_text(&code, ABORTED), ""),
+            true => (
+                of_failure(failure),
+                error_text(&code, "the engine aborted it"),
+                "",
+            ),
             false => (of_failure(failure), code, quote),
         };
     }
     if facts.is_page {
-        return (Outcome::ServerError, PAGE.to_owned(), "");
+        return unquoted(
+            Outcome::ServerError,
+            "an HTML page in place of a generation",
+        );
     }
     match facts.generation_whole {
-        Some(false) => (Outcome::UpstreamDied, NO_END.to_owned(), ""),
-        Some(true) | None => (Outcome::Ok, String::new(), ""),
+        Some(false) => unquoted(Outcome::UpstreamDied, "the response ended without its end"),
+        Some(true) | None => unquoted(Outcome::Ok, ""),
     }
 }
 

@@ -17,6 +17,7 @@ use super::meta_info::Generation;
 use super::outcome::Outcome;
 use super::response::{Endpoint, Unread};
 use super::sequence::{MissingReason, TimingSource, TokenCountSource};
+use super::stages::StageSet;
 use super::timeline::Timeline;
 use super::timeline::{ClockOf, Moment, Period, PrefillTimes, Relation, Side, TOLERANCE_NANOS};
 use super::unseen::{Unseen, Unseens};
@@ -118,9 +119,7 @@ impl Row {
         self.pure_queue_time = self.pure_queue();
         let found = Impossible::of(self);
         self.within_clock_error = Some(found.within.join(";")).filter(|names| !names.is_empty());
-        let last_seen = self.find_last_seen();
-        let ended_in = last_seen.map(|seen| seen.ended_in(|stage| stage.name));
-        self.ended_in = ended_in.or(self.is_ok().then(|| "done".to_owned()));
+        self.ended_in = self.find_ended_in();
         self.unseen = Some(Unseens::found(self)).filter(|unseen| *unseen != Unseens::default());
         found
     }
@@ -259,13 +258,15 @@ impl Row {
         };
         let n = first.internal.n.max(1);
         let is_same = |a: &Row, b: &Row| u64::from(a.index) / n == u64::from(b.index) / n;
-        // Of a response that was cut, a prompt's first sample may have no row.
-        let prompts = || rows.chunk_by(is_same).map(|samples| &samples[0]);
-        let prompt = sum(prompts().map(|row| row.actual_prompt_tokens));
+        // Of a response that was cut, a prompt's first sample may have brought nothing. Any other has the same counts: SGLang puts
+        // a prompt into its cache before it makes samples.
+        let of_prompts = |count: fn(&Row) -> Option<u64>| {
+            let prompts = rows.chunk_by(is_same);
+            sum(prompts.map(|samples| samples.iter().find_map(count)))
+        };
+        let prompt = of_prompts(|row| row.actual_prompt_tokens);
         let prompt = prompt.or(first.internal.usage_prompt_tokens);
-        // What the cache served a later sample may be what an earlier one put there.
-        let is_first = |row: &Row| u64::from(row.index).is_multiple_of(n);
-        let cached = sum(prompts().map(|row| row.cached_tokens.filter(|_| is_first(row))));
+        let cached = of_prompts(|row| row.cached_tokens);
         let output = sum(rows.iter().map(|row| row.actual_output_tokens));
         let usage = first.internal.usage_completion_tokens;
         let output = TokenCountSource::choose(first.token_count_source, output, usage);
@@ -364,7 +365,8 @@ impl Row {
             row.outcome = row.outcome.or(is_ok.then_some(Outcome::Ok));
             row.outcome.get_or_insert(Outcome::ProxyError);
             // Nothing else ends in the router alone.
-            row.internal.is_routers_error = row.ended_in.as_deref() == Some("router");
+            let in_router = StageSet::of(Period::QUEUE_IN_ROUTER);
+            row.internal.is_routers_error = row.ended_in == Some(in_router);
             row.timeline = row.read_timeline();
         }
     }

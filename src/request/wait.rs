@@ -1,13 +1,13 @@
 //! The waits of a row: in the server queue, in the router, and at the servers of a pair.
 
+use crate::clock::Stamp;
 use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause, Stay};
 
-use super::attempt;
-use super::cell::Value;
-use super::columns::ColumnId;
+use super::columns::TypedRow;
 use super::response::Unread;
-use super::timeline::{Moment, STAGES};
+use super::stages::StageSet;
+use super::timeline::ClockState;
 
 /// A sequence's wait at a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,45 +24,33 @@ pub struct Wait {
 
 /// A router that holds a request for less than this only passes it on, nanoseconds.
 const MIN_ROUTER_WAIT_NANOS: i64 = 10_000_000;
-/// When a request was sent to a server: the first of these that is known.
-const SEND_COLUMNS: [ColumnId; 5] = [
-    ColumnId::worker_forwarded_time,
-    ColumnId::router_send_time,
-    ColumnId::forwarded_time,
-    ColumnId::sent_time,
-    ColumnId::arrival_time,
-];
 /// A duration in a file may differ this much from that between its times, nanoseconds: each is rounded by itself.
 const ROUNDING_NANOS: u64 = 1_000;
 
+/// The waits of a row without impossible values.
 impl Wait {
-    /// Returns the waits of a row, given its cells: the wait in the server queue, or those at the servers of a pair.
-    pub fn all<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Vec<Wait> {
-        match cell(ColumnId::disaggregated) {
-            Value::Empty => Wait::in_server_queue(cell).into_iter().collect(),
-            _ => Wait::at_pair(cell),
+    /// Returns the wait in the server queue, or those at the servers of a pair.
+    pub fn all<'a>(row: &impl TypedRow<'a>) -> Vec<Wait> {
+        match row.disaggregated() {
+            None => Wait::in_server_queue(row).into_iter().collect(),
+            Some(_) => Wait::at_pair(row),
         }
     }
 
-    /// Returns the wait in the server queue: column `pure_queue_time`, unless impossible. A pair has no one queue.
-    pub fn in_server_queue<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Wait> {
-        let inconsistency = cell(ColumnId::inconsistency);
-        let names = ["pure_queue_time", "queue_end<"];
-        let is_impossible = names.iter().any(|name| inconsistency.text().contains(name));
-        let nanos = cell(ColumnId::pure_queue_time).integer()?;
-        let is_of_pair = !matches!(cell(ColumnId::disaggregated), Value::Empty);
-        if nanos < 0 || is_impossible || is_of_pair {
+    /// Returns the wait in the server queue: column `pure_queue_time`. A pair has no one queue.
+    pub fn in_server_queue<'a>(row: &impl TypedRow<'a>) -> Option<Wait> {
+        let nanos = row.pure_queue_time().filter(|nanos| *nanos >= 0)?;
+        if row.disaggregated().is_some() {
             return None;
         }
         // On the server's clock the moments of all its requests are exact.
-        let offset = || cell(ColumnId::clock_offset).integer().unwrap_or(0);
-        let shift = match cell(ColumnId::clock_state).text() {
-            "offset" => Some(offset()),
-            "raw" => None,
-            _ => Some(0),
+        let shift = match row.clock_state() {
+            Some(ClockState::Offset) => Some(row.clock_offset().unwrap_or(0)),
+            Some(ClockState::Raw) => None,
+            None => Some(0),
         };
         let is_same = |stay: &Stay| stay.waited().abs_diff(nanos) <= ROUNDING_NANOS;
-        let stay = stay(cell, shift).filter(is_possible).filter(is_same);
+        let stay = stay(row, shift).filter(is_possible).filter(is_same);
         let exact = |stay: Stay| Stay {
             started: stay.queued + nanos,
             ..stay
@@ -77,26 +65,23 @@ impl Wait {
 
     /// Returns the waits at the servers of a pair. A stay ends when the sequence no longer holds what others wait for; a transfer
     /// is nobody's fault.
-    fn at_pair<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Vec<Wait> {
-        let time = |column| cell(column).integer();
-        let after = |from: Option<i64>, column| from?.checked_add(time(column)?);
-        let reserved = time(ColumnId::kv_reserved_time);
-        let admitted = after(reserved, ColumnId::prefill_queue_time);
-        let prefilled = after(admitted, ColumnId::prefill_time);
-        let arrived = time(ColumnId::kv_arrived_time);
+    fn at_pair<'a>(row: &impl TypedRow<'a>) -> Vec<Wait> {
         // Our times do not compare with the servers' then.
-        let is_raw = cell(ColumnId::clock_state).text() == "raw";
+        let is_raw = row.clock_state() == Some(ClockState::Raw);
         let shift = (!is_raw).then_some(0);
-        let ended = ended(cell, shift);
-        let queued = time(ColumnId::queue_time_start);
-        let wait = |column, cause, queued: Option<i64>, ended: Option<i64>| {
-            let nanos = time(column).filter(|nanos| *nanos >= 0)?;
-            let started = queued.and_then(|queued| queued.checked_add(nanos));
-            let stay = queued.zip(started).map(|(queued, started)| Stay {
-                queued,
-                started,
-                first: started,
-                ended: ended.unwrap_or(queued),
+        let after = |from: Option<Stamp>, nanos: Option<i64>| Some(from?.plus_nanos(nanos?));
+        let (queued, reserved) = (row.queue_time_start(), row.kv_reserved_time());
+        let admitted = after(reserved, row.prefill_queue_time());
+        let prefilled = after(admitted, row.prefill_time());
+        let arrived = row.kv_arrived_time();
+        let ended = ended(row, shift);
+        let wait = |nanos: Option<i64>, cause, queued: Option<Stamp>, ended: Option<Stamp>| {
+            let nanos = nanos.filter(|nanos| *nanos >= 0)?;
+            let stay = queued.map(|queued| Stay {
+                queued: queued.nanos(),
+                started: queued.plus_nanos(nanos).nanos(),
+                first: queued.plus_nanos(nanos).nanos(),
+                ended: ended.unwrap_or(queued).nanos(),
                 ..Stay::default()
             });
             Some(Wait {
@@ -106,62 +91,65 @@ impl Wait {
                 cause: Some(cause),
             })
         };
-        use ColumnId::{
-            decode_bootstrap_time, decode_queue_time, kv_transfer_time, prefill_queue_time,
-        };
+        let [memory, slot] = [row.decode_bootstrap_time(), row.decode_queue_time()];
+        let [queue, transfer] = [row.prefill_queue_time(), row.kv_transfer_time()];
         let all = [
-            wait(decode_bootstrap_time, Cause::DecodeMemory, queued, ended),
-            wait(prefill_queue_time, Cause::PrefillQueue, reserved, prefilled),
-            wait(kv_transfer_time, Cause::Transfer, prefilled, None),
-            wait(decode_queue_time, Cause::DecodeSlots, arrived, ended),
+            wait(memory, Cause::DecodeMemory, queued, ended),
+            wait(queue, Cause::PrefillQueue, reserved, prefilled),
+            wait(transfer, Cause::Transfer, prefilled, None),
+            wait(slot, Cause::DecodeSlots, arrived, ended),
         ];
         all.into_iter().flatten().collect()
     }
 
     /// Returns when a request may have been at a server that did not report when it waited and ran, on the row's clock: from its
     /// sending to its end. `None` if one of its waits has a stay, or it did not reach a server.
-    pub fn untimed<'a>(waits: &[Wait], cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Interval> {
+    pub fn untimed<'a>(waits: &[Wait], row: &impl TypedRow<'a>) -> Option<Interval> {
         let is_timed = waits.iter().any(|wait| wait.stay.is_some());
-        let ended_in = cell(ColumnId::ended_in);
-        let stages = STAGES.iter();
-        let mut before = stages.take_while(|stage| stage.period.to <= Moment::ServerCreated);
-        let is_before = before.any(|stage| stage.name == ended_in.text());
-        if is_timed || is_before || ["connecting", "proxy"].contains(&ended_in.text()) {
+        if is_timed || row.ended_in().is_some_and(StageSet::is_before_server) {
             return None;
         }
-        let first =
-            |columns: &[ColumnId]| columns.iter().find_map(|column| cell(*column).integer());
+        // The last of its sendings that is known.
+        let sent = [
+            row.worker_forwarded_time(),
+            row.router_send_time(),
+            row.forwarded_time(),
+            row.sent_time(),
+            row.arrival_time(),
+        ];
         // The end of a response is not the end of a generation in the background.
-        let is_over = cell(ColumnId::unread).text() != Unread::Background.name();
-        let end = first(&[ColumnId::end_time, ColumnId::finish_time]).filter(|_| is_over);
+        let is_over = row.unread() != Some(Unread::Background);
+        let end = row.end_time().or_else(|| row.finish_time());
         Some(Interval {
-            start: first(&SEND_COLUMNS).unwrap_or(i64::MIN),
-            end: end.unwrap_or(i64::MAX),
+            start: sent
+                .into_iter()
+                .flatten()
+                .next()
+                .map_or(i64::MIN, Stamp::nanos),
+            end: end.filter(|_| is_over).map_or(i64::MAX, Stamp::nanos),
         })
     }
 
-    /// Returns what a request waited for before it was sent to a server, given the cells of its first row.
-    pub fn before_server<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> ByCause {
+    /// Returns what a request waited for before it was sent to a server; `row` is its first.
+    pub fn before_server<'a>(row: &impl TypedRow<'a>) -> ByCause {
         // Waiting for a client that is slow to send its prompt is no router's time.
-        let prompt = cell(ColumnId::prompt_wait).integer().unwrap_or(0);
-        let held = cell(ColumnId::queue_time_in_router).integer();
+        let prompt = row.prompt_wait().unwrap_or(0);
+        let held = row.queue_time_in_router();
         let nanos = held.map(|nanos| nanos.saturating_sub(prompt));
         let Some(nanos) = nanos.filter(|nanos| *nanos >= MIN_ROUTER_WAIT_NANOS) else {
             return ByCause::default();
         };
         // Without a hop the send to the server is the proxy's own.
-        let is_known = |column| cell(column) != Value::Empty;
-        let has_hop = is_known(ColumnId::worker) || is_known(ColumnId::worker_forwarded_time);
-        let cause = match is_known(ColumnId::forwarded_time) && !has_hop {
+        let has_hop = row.worker().is_some() || row.worker_forwarded_time().is_some();
+        let cause = match row.forwarded_time().is_some() && !has_hop {
             true => Cause::Proxy,
             false => Cause::Router,
         };
         // Failed attempts, for as long as they took; all of the wait if that is unknown.
-        let failed = cell(ColumnId::failed_attempts);
-        let took: Option<i64> = attempt::parse_failed(failed.text())
-            .map(|failed| failed.nanos)
-            .sum();
-        let down = took.map_or(nanos, |took| took.min(nanos));
+        let failed = row.failed_attempts().unwrap_or_default();
+        let mut took = failed.iter().map(|failed| failed.nanos);
+        let took = took.try_fold(0, |sum: i64, nanos| Some(sum.saturating_add(nanos?)));
+        let down = took.map_or(nanos, |took| took.clamp(0, nanos));
         let mut waits = ByCause::default();
         waits.add(Cause::Down, down);
         waits.add(cause, nanos - down);
@@ -170,18 +158,18 @@ impl Wait {
 }
 
 /// Returns the stay at the server; `shift` is `None` if the proxy's clock does not compare with the server's.
-fn stay<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option<Stay> {
-    let at = |column| cell(column).integer()?.checked_add(shift.unwrap_or(0));
-    let started = at(ColumnId::queue_time_end)?;
-    let tokens = |column| cell(column).integer().unwrap_or(0).max(0) as u64;
-    let prompt = tokens(ColumnId::actual_prompt_tokens);
+fn stay<'a>(row: &impl TypedRow<'a>, shift: Option<i64>) -> Option<Stay> {
+    let shifted = |at: Stamp| at.plus_nanos(shift.unwrap_or(0)).nanos();
+    let started = row.queue_time_end()?;
+    let first = row.server_first_token_time();
+    let prompt = row.actual_prompt_tokens().unwrap_or(0);
     Some(Stay {
-        queued: at(ColumnId::queue_time_start)?,
-        started,
-        first: at(ColumnId::server_first_token_time).unwrap_or(started),
-        ended: ended(cell, shift).unwrap_or(started),
-        prompt: prompt.saturating_sub(tokens(ColumnId::cached_tokens)),
-        output: tokens(ColumnId::actual_output_tokens),
+        queued: shifted(row.queue_time_start()?),
+        started: shifted(started),
+        first: shifted(first.unwrap_or(started)),
+        ended: shifted(ended(row, shift).unwrap_or(started)),
+        prompt: prompt.saturating_sub(row.cached_tokens().unwrap_or(0)),
+        output: row.actual_output_tokens().unwrap_or(0),
     })
 }
 
@@ -191,22 +179,17 @@ fn is_possible(stay: &Stay) -> bool {
     at.iter().all(|at| at.unsigned_abs() <= i64::MAX as u64 / 2)
 }
 
-/// Returns when it left the server: by our own moments only if their clocks compare.
-fn ended<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option<i64> {
-    let at = |column| cell(column).integer()?.checked_add(shift.unwrap_or(0));
-    let ours = |column| at(column).filter(|_| shift.is_some());
-    at(ColumnId::server_finish_time)
-        .or_else(|| ours(ColumnId::finish_time))
-        .or_else(|| ours(ColumnId::end_time))
+/// Returns when it left the server, on the row's clock: by our own moments only if the clocks compare.
+fn ended<'a>(row: &impl TypedRow<'a>, shift: Option<i64>) -> Option<Stamp> {
+    let ours = || row.finish_time().or_else(|| row.end_time());
+    let ours = || ours().filter(|_| shift.is_some());
+    row.server_finish_time().or_else(ours)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Stamp;
-    use crate::request::columns::COLUMNS;
     use crate::request::sample::Sample;
-    use crate::request::timeline::ClockState;
 
     /// A sequence holds its slot of a pair's decode server until that server says so; our own end counts only if the clocks
     /// compare.
@@ -224,7 +207,7 @@ mod tests {
         ] {
             row.clock_state = Some(state);
             row.server_finish_time = finished.map(Stamp::from_nanos);
-            let waits = Wait::all(&|column| (COLUMNS[column as usize].get)(&row));
+            let waits = Wait::all(&&row);
             let stay = waits[0].stay.unwrap();
             assert_eq!((stay.queued, stay.started), (10, 15));
             assert_eq!(stay.ended, ended, "{state:?} {finished:?}");
@@ -247,11 +230,11 @@ mod tests {
             row.queue_time_start = far(queued);
             (row.queue_time_end, row.server_finish_time) = (far(started), far(started));
             (row.pure_queue_time, row.decode_bootstrap_time) = (Some(9), Some(9));
-            let waits = Wait::all(&|column| (COLUMNS[column as usize].get)(&row));
+            let waits = Wait::all(&&row);
             let stays: Vec<_> = waits.iter().map(|wait| wait.stay).collect();
             assert_eq!(stays, [None], "{is_pair:?} {queued} {started}");
             (row.queue_time_in_router, row.prompt_wait) = (Some(queued), Some(started));
-            let wait = Wait::before_server(&|column| (COLUMNS[column as usize].get)(&row));
+            let wait = Wait::before_server(&&row);
             assert_eq!(wait, ByCause::default());
         }
     }

@@ -28,8 +28,8 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::settings::UpstreamFlag;
 use crate::telemetry::otlp::{self, Traces};
 use crate::telemetry::prometheus::Metrics;
+use crate::telemetry::queue::DeliveryQueue;
 use crate::telemetry::recorder::{self, RecordsFile, Rotation};
-use crate::telemetry::sink::Sink;
 use crate::upstream::{Address, Policy, Rules, Trust, Upstreams, system_resolver};
 
 /// The listeners for requests: the front first, then the hops.
@@ -219,7 +219,7 @@ fn recorder(
     config: &Config,
     clock: &Clock,
     metrics: &Metrics,
-) -> anyhow::Result<Option<Sink<Rows>>> {
+) -> anyhow::Result<Option<DeliveryQueue<Rows>>> {
     let Some(path) = config.records.clone() else {
         return Ok(None);
     };

@@ -15,7 +15,7 @@ use crate::request::cell::Value;
 use crate::request::csv::Base;
 use crate::request::{
     ClockOf, ColumnId, ENGINE, ENGINE_OF_PAIR, FailedAttempt, MAX_FAILED, Moment, Outcome,
-    PrefillTimes, Relation, Row, ServerRole, Unseens, append_lost_server, failed_text, sendings,
+    PrefillTimes, Relation, Row, ServerRole, Unseens, append_lost_server, sendings,
 };
 
 use super::Table;
@@ -220,8 +220,8 @@ impl Attempts {
                 .map(|status| status as u16),
             nanos: hops.integer(ColumnId::elapsed, *hop),
         };
-        let failed: Vec<FailedAttempt> = self.others.iter().take(MAX_FAILED).map(failed).collect();
-        row.failed_attempts = failed_text(&failed);
+        let failed = self.others.iter().take(MAX_FAILED).map(failed);
+        row.failed_attempts = Some(failed.collect());
     }
 }
 

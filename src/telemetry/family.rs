@@ -35,16 +35,29 @@ pub const MAX_LABEL_SETS: usize = 64;
 /// The label value in place of those for which there is no room.
 pub const OTHER: &str = "other";
 
-/// Labels whose values come from outside, or from a config of any size.
-const OPEN_LABELS: [&str; 8] = [
-    "clock",
-    "gen_ai_request_model",
-    "server_address",
-    "server_port",
-    "upstream",
-    "value",
-    "version",
-    "worker",
+/// Labels whose values are all our own, or a few of the config. All others are open: their values come from outside, or from a config
+/// of any size.
+const CLOSED_LABELS: [&str; 20] = [
+    "by",
+    "cause",
+    "direction",
+    "endpoint",
+    "error_type",
+    "gen_ai_operation_name",
+    "gen_ai_provider_name",
+    "header",
+    "http_route",
+    "kind",
+    "outcome",
+    "phase",
+    "reason",
+    "result",
+    "reused",
+    "source",
+    "stage",
+    "table",
+    "type",
+    "what",
 ];
 /// A longer value of an open label becomes [`OTHER`].
 const MAX_VALUE_BYTES: usize = 256;
@@ -165,7 +178,7 @@ impl<S: Series> Family<S> {
         let is_full = self.0.all.read().len() >= self.0.max_sets;
         let is_kept = |name: &str, value: &str| {
             let has_room = !is_full && value.len() <= MAX_VALUE_BYTES;
-            has_room || value.is_empty() || !OPEN_LABELS.contains(&name)
+            has_room || value.is_empty() || CLOSED_LABELS.contains(&name)
         };
         let pairs = self.0.metric.labels.iter().zip(values);
         let kept = pairs.map(|(name, value)| if is_kept(name, value) { *value } else { OTHER });

@@ -15,19 +15,19 @@ use tokio_util::sync::CancellationToken;
 use crate::request::Rows;
 
 use super::prometheus::Metrics;
-use super::sink::{BackgroundThread, Deliveries, Queue, Queued, Sink};
+use super::queue::{BackgroundThread, Deliveries, DeliveryQueue, Queue, Queued};
 
 pub mod exporter;
 pub mod settings;
 pub mod spans;
 
 use exporter::Exporter;
-use settings::{KeepReason, Otlp, Settings};
+use settings::{ExportSettings, KeepReason, Otlp};
 
 /// The handle of the exporting thread. Share it by reference.
 #[derive(Debug)]
 pub struct Traces {
-    sink: Sink<Trace>,
+    exports: DeliveryQueue<Trace>,
     closing: CancellationToken,
     metrics: Metrics,
     keys: Otlp,
@@ -68,7 +68,7 @@ impl Traces {
     /// No exporter can be made, as TLS cannot be set up, or the system provides no thread. An unreachable collector is not an
     /// error.
     pub fn start(
-        settings: &Settings,
+        settings: &ExportSettings,
         instance: String,
         metrics: Metrics,
         shutdown_timeout: Duration,
@@ -106,7 +106,7 @@ impl Traces {
             runtime.shutdown_background();
         };
         Ok(Traces {
-            sink: Sink {
+            exports: DeliveryQueue {
                 queue,
                 deliveries,
                 thread: BackgroundThread::spawn("traces", run)?,
@@ -124,22 +124,22 @@ impl Traces {
             return self.metrics.traces_sampled_out.with(&[]).inc();
         };
         let (rows, weight) = (rows.clone(), rows.len());
-        if self.sink.push(Trace { rows, id, reason }, weight, 1) {
+        if self.exports.push(Trace { rows, id, reason }, weight, 1) {
             self.metrics.trace_queue.with(&[]).add(weight as i64);
         }
     }
 
     /// Returns why the last traces were lost; `None` if none was, or if they only waited when the time was over.
     pub fn last_error(&self) -> Option<String> {
-        self.sink.deliveries.last_error()
+        self.exports.deliveries.last_error()
     }
 
     /// Exports the queued traces, within a time limit, and ends the thread. Blocks.
     pub fn close(&self) {
         // First, so that what is left when the time is over can be counted.
-        self.sink.queue.close();
+        self.exports.queue.close();
         self.closing.cancel();
-        self.sink.close();
+        self.exports.close();
     }
 }
 

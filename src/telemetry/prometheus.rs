@@ -100,7 +100,7 @@ pub enum Dropped {
 
 names! {
 /// What became of an engine report.
-pub enum Join {
+pub enum JoinOutcome {
     /// It was joined with its row.
     Joined = "joined",
     /// Its row had been recorded without it.
@@ -113,7 +113,7 @@ pub enum Join {
 
 names! {
 /// What became of a batch of servers' spans.
-pub enum Batch {
+pub enum BatchOutcome {
     /// It was accepted.
     Taken = "taken",
     /// It is not an OTLP message of traces.

@@ -20,7 +20,7 @@ use crate::request::Rows;
 use crate::request::csv;
 
 use super::prometheus::{Dropped, Metrics};
-use super::sink::{BackgroundThread, Deliveries, Queue, Queued, Sink};
+use super::queue::{BackgroundThread, Deliveries, DeliveryQueue, Queue, Queued};
 
 /// Where a process's records go.
 #[derive(Clone, Debug)]
@@ -78,7 +78,11 @@ const MAX_LINKS: usize = 40;
 ///
 /// # Errors
 /// The file cannot be created, or the system provides no thread. A full disk is not an error: its rows are lost.
-pub fn start(file: RecordsFile, capacity: usize, metrics: &Metrics) -> io::Result<Sink<Rows>> {
+pub fn start(
+    file: RecordsFile,
+    capacity: usize,
+    metrics: &Metrics,
+) -> io::Result<DeliveryQueue<Rows>> {
     let path = file.path.clone();
     let file = FileWriter::open(file).map_err(|error| {
         let hint = "give a file in a folder that exists, where this user may write";
@@ -90,7 +94,7 @@ pub fn start(file: RecordsFile, capacity: usize, metrics: &Metrics) -> io::Resul
     let (queue, receiver) = Queue::new(capacity);
     let counts = deliveries.clone();
     let run = move || write_all(receiver, file, &counts);
-    Ok(Sink {
+    Ok(DeliveryQueue {
         queue,
         deliveries,
         thread: BackgroundThread::spawn("recorder", run)?,

@@ -7,7 +7,7 @@ use std::ops::Range;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::{COLUMNS, Row, Wait};
+use crate::request::{Row, Wait, without_impossible};
 use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause, ServerFacts, Stay, Waits};
 
@@ -64,22 +64,20 @@ pub const MAX_JUDGE_DELAY_NANOS: i64 = 60 * NANOS;
 const MAX_AGE_NANOS: i64 = 600 * NANOS;
 
 impl WaitLog {
-    /// Adds all rows of a request that ended at `ended`, at the time `now`, on this process's clock.
+    /// Adds all rows, without impossible values, of a request that ended at `ended`, at the time `now`, on this process's clock.
     pub fn record(&self, rows: &[Row], ended: Stamp, now: Stamp, metrics: &Metrics) {
         for row in rows {
-            let cell = |column| (COLUMNS[column as usize].get)(row);
             let worker = row.worker_or_host().unwrap_or_default();
             if row.is_first_of_request() {
-                let on_the_way = Wait::before_server(&cell);
-                on_the_way
-                    .all()
-                    .for_each(|(cause, nanos)| metrics.add_wait(worker, cause, nanos));
+                for (cause, nanos) in Wait::before_server(&row).all() {
+                    metrics.add_wait(worker, cause, nanos);
+                }
             }
             // Waits with a known cause are counted at once, the one in the server queue when others have ended.
-            let waits = Wait::all(&cell);
+            let waits = Wait::all(&row);
             let mut log = self.0.lock();
             log.late = log.late.max(now.nanos_since(ended));
-            if let Some(untimed) = Wait::untimed(&waits, &cell) {
+            if let Some(untimed) = Wait::untimed(&waits, &row) {
                 log.add_untimed(worker, untimed, ended);
             }
             let prefill = row.internal.prefill_worker.as_ref();
@@ -157,7 +155,8 @@ impl WaitLog {
 
 /// The name of the worker at which a row's sequence was, and its wait in the queue there.
 fn wait(row: &Row) -> Option<(&str, Stay)> {
-    let wait = Wait::in_server_queue(&|column| (COLUMNS[column as usize].get)(row))?;
+    let sound = without_impossible(std::slice::from_ref(row));
+    let wait = Wait::in_server_queue(&sound.first()?)?;
     Some((row.worker_or_host()?, wait.stay?))
 }
 

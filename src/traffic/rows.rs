@@ -24,7 +24,7 @@ use crate::request::{
 };
 use crate::table::cells::RowWriter;
 use crate::telemetry::otlp::Traces;
-use crate::telemetry::otlp::settings::{Otlp, Settings};
+use crate::telemetry::otlp::settings::{ExportSettings, Otlp};
 use crate::telemetry::prometheus::Metrics;
 use crate::units::count;
 
@@ -252,7 +252,7 @@ impl OtlpArgs {
             ..Otlp::default()
         };
         let env = |name: &str| std::env::var(name).ok();
-        let settings = Settings::resolve(&given, "queuescope-traffic", &env);
+        let settings = ExportSettings::resolve(&given, "queuescope-traffic", &env);
         let settings = settings.map_err(|all| {
             let told = all.into_iter().map(|(name, problem)| match name.as_str() {
                 "endpoint" => format!("--otlp-endpoint: {problem}"),

@@ -4,7 +4,7 @@ use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
 use queuescope::request::{
     BodyTiming, Breakdown, COLUMNS, ClockOf, Column, End, Endpoint, FailedAttempt, Moment,
-    Observer, Outcome, PrefillTimes, Relation, Row, Side, SpanId, Stamps, Unseens, failed_text,
+    Observer, Outcome, PrefillTimes, Relation, Row, Side, SpanId, Stamps, Unseens,
 };
 use queuescope::table::cells::RowWriter;
 use serde_json::Value;
@@ -173,7 +173,7 @@ fn through_all(side: Side, apart: Option<Offset>) -> Row {
     row.span_id = SpanId::new(0xabc);
     row.parent_span_id = SpanId::new(7);
     row.trace_id = Some("0af7651916cd43dd8448eb211c80319c".into());
-    row.failed_attempts = failed_text(&[failed(Some(503), Some(1_234_567)), failed(None, None)]);
+    row.failed_attempts = Some(vec![failed(Some(503), Some(1_234_567)), failed(None, None)]);
     row.client_stall = Some(5);
     row.client_stall_until_finish = Some(4);
     row.overhead = Some(-3);

@@ -11,7 +11,7 @@ use crate::engine::{JoinOutput, Joiner};
 use crate::request::{Endpoint, Outcome, Row, Side};
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::sink::Queue;
+use crate::telemetry::queue::Queue;
 
 const HOUR: &str = "sglang-request-metrics-20261122_07.log";
 const NEXT: &str = "sglang-request-metrics-20261122_08.log";

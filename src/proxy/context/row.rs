@@ -6,7 +6,7 @@ use crate::proxy::join::RequestAttempts;
 use crate::proxy::shared::Role;
 use crate::request::{
     BodyTiming, ClockOf, End, Moment, Observer, Row, ServerRole, Stamps, append_lost_server,
-    failed_text, name_engine_clock, relate_engine, relate_process,
+    name_engine_clock, relate_engine, relate_process,
 };
 
 use super::{Context, outcome_of};
@@ -146,7 +146,7 @@ impl Context {
         row.internal.room = row.internal.room.or(room);
         let (count, failed) = self.attempts_of(attempts.count, attempts.failed);
         row.attempts = Some(count.into());
-        row.failed_attempts = failed_text(&failed);
+        row.failed_attempts = Some(failed);
         // The server's spans are children of the hop's.
         if self.shared.telemetry.traces.is_some() || self.shared.engine.is_some() {
             row.internal.trace.attempts = attempts.others;

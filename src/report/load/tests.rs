@@ -12,7 +12,7 @@ pub use crate::report::sample::{Sample, at, ms};
 use crate::report::sanitize::sanitize;
 pub use crate::request::csv;
 pub use crate::request::{ColumnId, GIVEN_UP, Moment, Outcome, Row};
-use crate::request::{ENGINE, FailedAttempt, failed_text};
+use crate::request::{ENGINE, FailedAttempt};
 pub use crate::table::Table;
 pub use crate::table::window::Window;
 
@@ -57,7 +57,7 @@ fn failed_attempts_are_counted_by_server_outcome_and_status() {
             status: Some(503),
             nanos: None,
         });
-        failed_text(&failed.collect::<Vec<_>>())
+        Some(failed.collect())
     };
     let mut records = four();
     (records[0].attempts, records[1].attempts) = (Some(3), Some(2));

@@ -204,6 +204,15 @@ impl Moment {
 }
 
 impl Side {
+    /// Returns the first moment of a request that this observer sees.
+    pub const fn first_moment(self) -> Moment {
+        match self {
+            Side::Traffic => Moment::Sent,
+            Side::Front => Moment::Arrival,
+            Side::Hop => Moment::RouterSend,
+        }
+    }
+
     /// Returns the clock of this observer.
     pub const fn clock(self) -> ClockOf {
         match self {

@@ -1,6 +1,7 @@
 //! Exports spans, and sends OTLP messages (<https://github.com/open-telemetry/opentelemetry-proto>) to a collector, over gRPC or HTTP.
 
 use std::error::Error;
+use std::fmt::Display;
 use std::io;
 use std::iter::successors;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use tokio_rustls::rustls::crypto::ring;
 
 use crate::telemetry::prometheus::Dropped;
 
-use super::settings::{Protocol, Settings};
+use super::settings::{ExportSettings, Protocol};
 
 /// Encodes spans and sends them, with retries where they help, within a Tokio runtime.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ struct CollectorClient {
 /// Sends messages within a Tokio runtime, without retries. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Collector {
-    settings: Settings,
+    settings: ExportSettings,
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
@@ -79,7 +80,7 @@ impl Exporter {
     ///
     /// # Errors
     /// The library cannot make one, or TLS cannot be set up.
-    pub fn new(settings: &Settings, instance: String) -> io::Result<Exporter> {
+    pub fn new(settings: &ExportSettings, instance: String) -> io::Result<Exporter> {
         let client = CollectorClient {
             collector: Collector::new(settings)?,
             last_error: Arc::default(),
@@ -113,7 +114,7 @@ impl Exporter {
         match (sent, last_error) {
             (Ok(Ok(())), None) => Ok(()),
             (_, Some(error)) => Err(error),
-            (Ok(Err(error)), None) => Err(ExportError::new(Dropped::Rejected, &error.to_string())),
+            (Ok(Err(error)), None) => Err(ExportError::new(Dropped::Rejected, error)),
             (Err(_), None) => Err(ExportError::timeout(timeout)),
         }
     }
@@ -139,7 +140,7 @@ impl Collector {
     ///
     /// # Errors
     /// TLS cannot be set up.
-    pub fn new(settings: &Settings) -> io::Result<Collector> {
+    pub fn new(settings: &ExportSettings) -> io::Result<Collector> {
         let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
@@ -177,7 +178,7 @@ impl Collector {
 
     async fn exchange(&self, message: Bytes) -> Result<(), ExportError> {
         let unreachable = |error: &(dyn Error + 'static)| {
-            ExportError::new(Dropped::Unreachable, &error_with_causes(error))
+            ExportError::new(Dropped::Unreachable, error_with_causes(error))
         };
         let response = self.client.request(self.request(message)?).await;
         let (head, body) = response.map_err(|error| unreachable(&error))?.into_parts();
@@ -209,7 +210,7 @@ impl Collector {
         Err(ExportError {
             status: Some(status),
             retry_after: head.headers.get(RETRY_AFTER).cloned(),
-            ..ExportError::new(Dropped::Rejected, &format!("it answered {answer}"))
+            ..ExportError::new(Dropped::Rejected, format_args!("it answered {answer}"))
         })
     }
 
@@ -232,8 +233,8 @@ impl Collector {
         headers.extend(self.settings.headers.clone());
         let request = Request::post(uri).body(Full::new(body));
         let mut request = request.map_err(|error| {
-            let message = format!("no request can be made: {error}");
-            ExportError::new(Dropped::Rejected, &message)
+            let message = format_args!("no request can be made: {error}");
+            ExportError::new(Dropped::Rejected, message)
         })?;
         *request.headers_mut() = headers;
         Ok(request)
@@ -242,10 +243,11 @@ impl Collector {
 
 impl ExportError {
     fn timeout(after: Duration) -> ExportError {
-        ExportError::new(Dropped::Timeout, &format!("no answer after {after:?}"))
+        ExportError::new(Dropped::Timeout, format_args!("no answer after {after:?}"))
     }
 
-    fn new(reason: Dropped, message: &str) -> ExportError {
+    fn new(reason: Dropped, message: impl Display) -> ExportError {
+        let message = message.to_string();
         let shown = message.chars().filter(|c| !c.is_control()).take(MAX_CHARS);
         ExportError {
             reason,

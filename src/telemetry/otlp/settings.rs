@@ -103,7 +103,7 @@ pub enum KeepReason {
 
 /// The resolved settings of an exporter.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ExportSettings {
     /// The keys of config or flags.
     pub given: Otlp,
     /// The collector's complete URL.
@@ -197,7 +197,7 @@ impl UpstreamFlag {
     }
 }
 
-impl Settings {
+impl ExportSettings {
     /// Resolves the keys and the environment; `None` if no collector is named. `service` is the default service name.
     ///
     /// # Errors
@@ -206,7 +206,7 @@ impl Settings {
         given: &Otlp,
         service: &str,
         env: Env<'_>,
-    ) -> Result<Option<Settings>, Vec<InvalidSetting>> {
+    ) -> Result<Option<ExportSettings>, Vec<InvalidSetting>> {
         // By the specification, an empty variable counts as unset.
         let env = &|name: &str| {
             let text = env(name)?.trim().to_owned();
@@ -250,7 +250,7 @@ impl Settings {
         };
         let named = given.service_name.clone();
         let named = named.or_else(|| env("OTEL_SERVICE_NAME"));
-        Ok(Some(Settings {
+        Ok(Some(ExportSettings {
             roots,
             headers,
             service_name: named.unwrap_or_else(|| service.to_owned()),

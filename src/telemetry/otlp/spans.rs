@@ -90,12 +90,7 @@ fn new_id() -> SpanId {
 impl Tree<'_> {
     fn spans(&self, reason: KeepReason) -> Vec<SpanData> {
         let (first, timeline) = (self.first, &self.first.timeline);
-        let begin = match timeline.side() {
-            Side::Traffic => Moment::Sent,
-            Side::Front => Moment::Arrival,
-            Side::Hop => Moment::WorkerArrival,
-        };
-        let from = timeline.on_own_clock(begin);
+        let from = timeline.on_own_clock(timeline.side().first_moment());
         // It was never sent.
         let Some((from, to)) = from.zip(timeline.on_own_clock(Moment::End)) else {
             return Vec::new();

@@ -8,7 +8,7 @@ fn rows(count: u32) -> Rows {
 }
 
 /// Settings with an address that no collector listens on.
-fn unreachable_collector() -> Settings {
+fn unreachable_collector() -> ExportSettings {
     let mut given = settings::tests::at("http://127.0.0.1:1");
     given.queue = crate::keys::values::Whole::of::<2000>();
     settings::tests::of(&given, "")
@@ -36,7 +36,7 @@ async fn a_backlog_goes_in_batches_of_bounded_rows() {
     let mut sender = Sender {
         receiver,
         taken: 0,
-        deliveries: traces.sink.deliveries.clone(),
+        deliveries: traces.exports.deliveries.clone(),
         metrics,
         exporter: Exporter::new(&unreachable_collector(), "i".into()).unwrap(),
         full_batch: FULL_BATCH_ROWS,

@@ -5,7 +5,7 @@ use prometheus::{Counter, Gauge, Histogram, IntCounter, IntGauge, Registry, Resu
 use crate::request::{GAP_BOUNDS, Impossible, Unread};
 use crate::telemetry::family::{BatchHistogram, Family, Metric, Series};
 
-use super::{Batch, ChosenBy, Dropped, LeftOut};
+use super::{BatchOutcome, ChosenBy, Dropped, LeftOut};
 
 /// Below 0.1 s our own, then SGLang's for comparison, then up to an hour.
 const LATENCY_BOUNDS: [f64; 29] = [
@@ -211,7 +211,7 @@ metrics! {
         ran), `no_room` (batches of spans).";
     engine_waiting: IntGauge = "queuescope_engine_waiting", &[];
         "Requests that have ended and wait for the engine's trace or log.";
-    trace_batches: IntCounter = "queuescope_engine_trace_batches_total", &["outcome"], of Batch::ALL.map(Batch::name);
+    trace_batches: IntCounter = "queuescope_engine_trace_batches_total", &["outcome"], of BatchOutcome::ALL.map(BatchOutcome::name);
         "Batches of spans that servers sent to `[engine.traces] listen`: `taken`, `malformed` (no message of OTLP traces), `too_large` (above \
         4 MiB, inflated too), `no_room` (more came than could be held, whose sender \
         was told to send it again, or than could be looked through; their requests may lack the engine's moments).";

@@ -317,7 +317,7 @@ fn rows_are_lost_to_a_full_queue_without_waiting() {
     let metrics = Metrics::new().unwrap();
     let (queue, receiver) = Queue::new(2);
     let written = metrics.rows_written.with(&[]);
-    let recorder = Sink {
+    let recorder = DeliveryQueue {
         queue,
         deliveries: Deliveries::new("records", String::new(), written, &metrics.rows_lost),
         thread: BackgroundThread::spawn("t", || ()).unwrap(),

@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::clock::Clock;
+use crate::request::{Moment, Period, StageSet, parse_failed};
 use crate::table::Table;
-use crate::telemetry::CountedRequest;
 use crate::telemetry::prometheus;
+use crate::telemetry::{CountedRequest, Telemetry};
 
 /// A request at a server with two slots, whose clock is 100 s ahead of ours. Start of its wait, of its run, and end, seconds.
 fn rows(queued: f64, started: f64, ended: f64) -> Vec<Row> {
@@ -98,13 +100,14 @@ fn a_wait_is_judged_by_all_that_were_at_the_worker() {
 /// ours without times was there.
 #[test]
 fn a_wait_beside_a_request_without_times_has_an_unknown_cause() {
+    let in_server = StageSet::of(Period::PURE_QUEUE);
     for (untimed, others, unknown) in [
         (None, 3, 0),
-        (Some(("gpu:1", "server")), 1, 2),
+        (Some(("gpu:1", in_server)), 1, 2),
         // Its worker is unknown.
-        (Some(("", "server")), 1, 2),
-        (Some(("gpu:2", "server")), 3, 0),
-        (Some(("gpu:1", "connecting")), 3, 0),
+        (Some(("", in_server)), 1, 2),
+        (Some(("gpu:2", in_server)), 3, 0),
+        (Some(("gpu:1", StageSet::CONNECTING)), 3, 0),
     ] {
         let (log, metrics) = begin();
         let earlier = [[0.0, 0.0, 4.0]; 4].into_iter();
@@ -117,7 +120,7 @@ fn a_wait_beside_a_request_without_times_has_an_unknown_cause() {
             rows[0].router_send_time = Some(at(6.0));
             rows[0].pure_queue_time = None;
             rows[0].host = Some(host.to_owned());
-            rows[0].ended_in = Some(stage.to_owned());
+            rows[0].ended_in = Some(stage);
             record_at_end(&log, &rows, 8.5, &metrics);
         }
         log.count(at(100.0), &metrics);
@@ -200,14 +203,17 @@ fn waits_before_the_server_or_at_an_unknown_time_are_counted_at_once() {
     };
     let failed = "gpu:0 server_error 500 after 0.100000 s";
     let two = "gpu:0 timeout after 0.100000 s; gpu:2 timeout after 0.050000 s";
+    let years = "gpu:0 timeout after 9223372036 s; gpu:2 timeout after 9223372036 s";
     for (failed, expected) in [
         (None, "router 0.25, unknown 1"),
         (Some(failed), "router 0.15, server_down 0.1, unknown 1"),
         (Some(two), "router 0.1, server_down 0.15, unknown 1"),
         // An attempt of unknown duration.
         (Some("gpu:0 open"), "server_down 0.25, unknown 1"),
+        (Some(years), "server_down 0.25, unknown 1"),
+        (Some("gpu:0 open after -1 s"), "router 0.25, unknown 1"),
     ] {
-        rows[0].failed_attempts = failed.map(str::to_owned);
+        rows[0].failed_attempts = failed.map(|failed| parse_failed(failed).collect());
         assert_eq!(counted(&rows), expected);
     }
     // Without a hop the proxy held the request, except while the client still sent the prompt.
@@ -236,6 +242,22 @@ fn the_waits_of_a_pair_are_counted_at_once_by_cause_and_server() {
     log.count(at(100.0), &metrics);
     let expected = "gpu:1 decode_memory 0.5, gpu:1 decode_slots 0.125, gpu:2 prefill_queue 0.25, p0 prefill_queue 0.25";
     assert_eq!(shown(&metrics), expected);
+}
+
+/// The second was queued before the server had received it: no figure includes such times.
+#[test]
+fn an_impossible_wait_is_not_counted() {
+    let metrics = Metrics::new().unwrap();
+    let (clock, _) = Clock::manual(at(9.0));
+    let telemetry = Telemetry::new(None, metrics.clone(), true, clock);
+    for created in [-0.5, 0.5] {
+        let mut rows = rows(0.0, 1.0, 2.0);
+        rows[0].timeline.set(Moment::ServerCreated, at(created));
+        rows[0].timeline.set(Moment::End, at(2.0));
+        telemetry.record(rows);
+        telemetry.count_waits(at(100.0));
+        assert_eq!(shown(&metrics), "gpu:1 not_seen_here 1", "{created}");
+    }
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use queuescope::engine::forward::Forward;
 use queuescope::engine::receiver::LIMITS;
-use queuescope::telemetry::otlp::settings::{Otlp, Protocol, Settings};
-use queuescope::telemetry::prometheus::{Batch, Metrics};
+use queuescope::telemetry::otlp::settings::{ExportSettings, Otlp, Protocol};
+use queuescope::telemetry::prometheus::{BatchOutcome, Metrics};
 use tokio::io::AsyncWriteExt as _;
 use tokio::task::JoinSet;
 
@@ -19,7 +19,7 @@ use crate::support::spans;
 use crate::support::upstream::refusing;
 use crate::support::wire::{Client, post, until};
 
-fn to(addr: SocketAddr, protocol: Protocol) -> Settings {
+fn to(addr: SocketAddr, protocol: Protocol) -> ExportSettings {
     let given = Otlp {
         endpoint: Some(format!("http://{addr}")),
         protocol: Some(protocol),
@@ -27,11 +27,11 @@ fn to(addr: SocketAddr, protocol: Protocol) -> Settings {
         timeout_s: setting(0.5),
         ..Otlp::default()
     };
-    let resolved = Settings::resolve(&given, "test", &|_| None).unwrap();
+    let resolved = ExportSettings::resolve(&given, "test", &|_| None).unwrap();
     resolved.unwrap()
 }
 
-fn receiver(to: &Settings, queue_bytes: u64) -> (Running, Metrics) {
+fn receiver(to: &ExportSettings, queue_bytes: u64) -> (Running, Metrics) {
     let metrics = Metrics::new().unwrap();
     let forward = Forward::new(to, queue_bytes, &metrics).unwrap();
     let running = Running::forwarding(true, LIMITS, metrics.clone(), Some(forward));
@@ -41,7 +41,10 @@ fn receiver(to: &Settings, queue_bytes: u64) -> (Running, Metrics) {
 const QUEUE_BYTES: u64 = 1 << 20;
 
 fn taken(metrics: &Metrics) -> u64 {
-    metrics.trace_batches.with(&[Batch::Taken.name()]).get()
+    metrics
+        .trace_batches
+        .with(&[BatchOutcome::Taken.name()])
+        .get()
 }
 
 fn counted(metrics: &Metrics, outcome: &str) -> u64 {

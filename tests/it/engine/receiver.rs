@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use queuescope::engine::forward::Forward;
 use queuescope::engine::otlp::{self, EngineSpan, SpanKind};
 use queuescope::engine::receiver::{LIMITS, Limits, Receiver, Sink};
-use queuescope::telemetry::prometheus::{Batch, LeftOut, Metrics};
+use queuescope::telemetry::prometheus::{BatchOutcome, LeftOut, Metrics};
 use tokio::io::AsyncWriteExt as _;
 
 use super::chat;
@@ -61,7 +61,7 @@ impl Running {
         }
     }
 
-    async fn counted(&self, outcome: Batch, many: u64) {
+    async fn counted(&self, outcome: BatchOutcome, many: u64) {
         let batches = self.metrics.trace_batches.with(&[outcome.name()]);
         until(outcome.name(), || batches.get() == many).await;
     }
@@ -148,7 +148,7 @@ async fn a_message_is_read_however_it_is_packed() {
         assert_eq!(answer.trailers["grpc-status"], "0");
         assert_eq!(running.next().len(), 5);
     }
-    running.counted(Batch::Taken, 5).await;
+    running.counted(BatchOutcome::Taken, 5).await;
 }
 
 #[tokio::test]
@@ -180,8 +180,8 @@ async fn what_is_not_received_here_is_said_and_what_cannot_be_read_is_counted_an
         assert_eq!(answer.status, 200);
         assert_eq!(answer.trailers["grpc-status"], status, "{path}");
     }
-    running.counted(Batch::Malformed, 7).await;
-    running.counted(Batch::Taken, 0).await;
+    running.counted(BatchOutcome::Malformed, 7).await;
+    running.counted(BatchOutcome::Taken, 0).await;
     for (encoding, body) in [
         ("gzip", framed(&gzip(&zeros), true)),
         ("identity", framed(&zeros, false)),
@@ -189,7 +189,7 @@ async fn what_is_not_received_here_is_said_and_what_cannot_be_read_is_counted_an
         let large = running.call(EXPORT, encoding, &body).await;
         assert_eq!(large.trailers["grpc-status"], "8");
     }
-    running.counted(Batch::TooLarge, 2).await;
+    running.counted(BatchOutcome::TooLarge, 2).await;
     running.takes_one().await;
     // A span by itself; one with another name is no engine's.
     let case = spans::named("direct/chat_stream").spans;
@@ -219,7 +219,7 @@ async fn a_sink_without_room_is_counted_and_no_error_of_the_sender() {
     let running = Running::with(false, LIMITS);
     let answer = running.traces("identity", &chat()).await;
     assert_eq!(answer.status(), 200);
-    running.counted(Batch::NoRoom, 1).await;
+    running.counted(BatchOutcome::NoRoom, 1).await;
 }
 
 /// Of these each begins a request and says no more.
@@ -278,7 +278,7 @@ async fn more_than_may_wait_together_is_turned_away() {
         answer.is_empty() || answer.starts_with("HTTP/1.1 503"),
         "{answer}"
     );
-    running.counted(Batch::NoRoom, 1).await;
+    running.counted(BatchOutcome::NoRoom, 1).await;
 }
 
 /// `None`: the message is broken.

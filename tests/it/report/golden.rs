@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
 use queuescope::report::command::{Args, Format, run};
-use queuescope::request::{ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, TimingSource};
+use queuescope::request::{
+    ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, TimingSource, parse_failed,
+};
 use queuescope::table::cells::RowWriter;
 use serde_json::{Value, json};
 
@@ -104,7 +106,8 @@ impl Made {
                 row.outcome = Some(outcome);
                 row.error = Some(format!("it was {}, alas", outcome.name()));
                 row.attempts = Some(2);
-                row.failed_attempts = Some(format!("{host} server_error 500 after 0.010000 s"));
+                let failed = format!("{host} server_error 500 after 0.010000 s");
+                row.failed_attempts = Some(parse_failed(&failed).collect());
                 (&moments[..6], send + after)
             } else {
                 let tokens = u64::from(tokens);

@@ -4,14 +4,14 @@ use crate::request::sample::rows;
 use crate::request::{Endpoint, Moment, Outcome, Row, Side};
 
 /// Resolves with these variables, whose common prefix may be left out.
-fn resolved(given: &Otlp, env: &str) -> Result<Option<Settings>, String> {
+fn resolved(given: &Otlp, env: &str) -> Result<Option<ExportSettings>, String> {
     let env = |name: &str| {
         let name = name.strip_prefix("OTEL_EXPORTER_OTLP_").unwrap_or(name);
         let mut pairs = env.split(';').filter_map(|pair| pair.split_once('='));
         let found = pairs.find(|(key, _)| key.trim() == name);
         found.map(|(_, value)| value.trim().to_owned())
     };
-    let resolved = Settings::resolve(given, "queuescope", &env);
+    let resolved = ExportSettings::resolve(given, "queuescope", &env);
     resolved.map_err(|all| {
         let told = all
             .iter()
@@ -21,7 +21,7 @@ fn resolved(given: &Otlp, env: &str) -> Result<Option<Settings>, String> {
 }
 
 /// The same, which must be right and name a collector.
-pub(in crate::telemetry::otlp) fn of(given: &Otlp, env: &str) -> Settings {
+pub(in crate::telemetry::otlp) fn of(given: &Otlp, env: &str) -> ExportSettings {
     resolved(given, env).unwrap().unwrap()
 }
 

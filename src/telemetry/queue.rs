@@ -17,7 +17,7 @@ use super::prometheus::Dropped;
 
 /// A queue to a thread, which ends when the queue is closed and empty. Dropping it waits for that. Share it by reference.
 #[derive(Debug)]
-pub struct Sink<T> {
+pub struct DeliveryQueue<T> {
     // Dropped before the thread, which otherwise would not end.
     pub(super) queue: Queue<T>,
     pub(super) deliveries: Arc<Deliveries>,
@@ -55,7 +55,7 @@ pub type Queued<T> = (T, OwnedSemaphorePermit);
 #[derive(Debug)]
 pub struct BackgroundThread(Mutex<Option<JoinHandle<()>>>);
 
-impl<T> Sink<T> {
+impl<T> DeliveryQueue<T> {
     /// Enqueues a value that holds so many items, which are lost if it is refused. Never waits. Returns whether it was taken.
     pub fn push(&self, value: T, weight: usize, items: usize) -> bool {
         let Err((_, reason)) = self.queue.push(value, weight) else {

@@ -5,6 +5,7 @@ use crate::request::attempt::BodyTiming;
 use crate::request::cell::Value;
 use crate::request::columns::COLUMNS;
 use crate::request::sample::{Sample, at, ms};
+use crate::request::stages::place;
 use crate::request::timeline::Moment::*;
 use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, PrefillTimes};
 use crate::request::unseen::Unseens;
@@ -208,12 +209,13 @@ connecting 7";
     let parts = samples.map(|sample| {
         let row = sample.row();
         // What the row says of it is what its moments say, which a file may lack.
-        assert_eq!(row.last_seen(), row.find_last_seen(), "{:?}", row.ended_in);
+        assert_eq!(row.last_seen(), row.find_ended_in(), "{:?}", row.ended_in);
         parts(&row)
     });
     assert_eq!(parts.join("\n"), expected);
     let last_seen = refused.row().last_seen().unwrap();
     assert_eq!(last_seen, StageSet::CONNECTING);
     assert_eq!(place(last_seen), "connecting to the target");
-    assert_eq!(refused_by_server.row().ended_in.unwrap(), "network");
+    let of_network = Some(StageSet::of(Period::NETWORK));
+    assert_eq!(refused_by_server.row().ended_in, of_network);
 }
