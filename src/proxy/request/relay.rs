@@ -39,8 +39,8 @@ pub(super) struct Response {
     pub(super) is_read: bool,
     /// Whether its body ends with the client's connection.
     pub(super) ends_by_close: bool,
-    /// What was read while a write was pending.
-    read_ahead: VecDeque<Part>,
+    /// What was read and is not being written.
+    unwritten: VecDeque<Part>,
     /// The buffer for the next piece; a piece that was written returns it.
     buffer: Vec<u8>,
     /// Why no more of it can be read, once what was read has been passed on.
@@ -118,8 +118,6 @@ impl Request<'_> {
         (mut up, peer): (HttpSession, &HttpPeer),
         head: RequestHeader,
     ) -> Result<(), Failure> {
-        // The loop has one timer for all reads.
-        up.read_timeout = None;
         up.write_timeout = peer.options.write_timeout;
         up.write_request_header(Box::new(head))
             .await
@@ -128,43 +126,40 @@ impl Request<'_> {
         self.send(client, &mut up, &unsent).await?;
         drop(unsent);
         let mut closed = pin!(client.closed());
+        // For all reads.
         let mut timer = pin!(tokio::time::sleep(self.time_left(peer, false)?));
+        let mut up = Some(up);
         loop {
-            if let Some(part) = self.response.read_ahead.pop_front() {
-                self.pass(part, client, Some(&mut up)).await?;
-                continue;
-            }
             let is_answered = self.response.is_read;
             let takes_body = !self.upload.is_over && self.response.upload_error.is_none();
-            if is_answered && !takes_body {
+            if is_answered && !takes_body && let Some(up) = up.take() {
+                // Before the client has all of the response, so that its next request finds the connection.
                 self.release(up, peer).await;
-                return Ok(());
             }
+            if let Some(part) = self.response.unwritten.pop_front() {
+                self.pass(part, client, up.as_mut()).await?;
+                continue;
+            }
+            let Some(up) = &mut up else { return Ok(()) };
             // The upstream did not take the request in time, and has not answered it either.
             let has_timed_out = |error: &Error| *error.etype() == ErrorType::WriteTimedout;
             let upload_error = self.response.upload_error.as_deref();
             let is_untaken = !self.response.has_begun && upload_error.is_some_and(has_timed_out);
             let done = tokio::select! {
                 biased;
-                read = self.response.read(&mut up, self.fault.is_none()), if !is_answered => {
+                read = self.response.read(up, self.fault.is_none()), if !is_answered => {
                     if let Some(fault) = self.fault.as_mut().filter(|one| one.fault.kind == Kind::Slow)
                         && matches!(&read, Ok(Part::Body(piece, _)) if !piece.is_empty())
                     {
                         hold(fault, client).await?;
                     }
-                    let part = self.take_response(read)?;
-                    if self.response.is_read && self.upload.is_over {
-                        // Before the client has all of it, so that its next request finds the connection.
-                        self.release(up, peer).await;
-                        return self.pass(part, client, None).await;
-                    }
-                    self.pass(part, client, Some(&mut up)).await
+                    self.take_response(read)
                 }
                 // What it sent before is read above.
                 () = ready(()), if is_untaken => {
                     Err(Failure::Upstream(Error::new_up(ErrorType::WriteTimedout)))
                 }
-                piece = body_or_close(client, takes_body) => self.send_piece(piece, client, &mut up).await,
+                piece = body_or_close(client, takes_body) => self.send_piece(piece, client, up).await,
                 () = &mut closed, if !takes_body => Err(Failure::ClientGone),
                 () = &mut timer => {
                     let next = self.time_left(peer, takes_body);
@@ -214,8 +209,8 @@ impl Request<'_> {
         Ok(next)
     }
 
-    /// Takes what was just read from upstream.
-    fn take_response(&mut self, read: pingora::Result<Part>) -> Result<Part, Failure> {
+    /// Takes what was just read from upstream, to be passed on next.
+    fn take_response(&mut self, read: pingora::Result<Part>) -> Result<(), Failure> {
         let at = self.shared.clock.now();
         let mut part = read.map_err(|error| {
             let error = self.response.upload_error.take().unwrap_or(error);
@@ -234,7 +229,8 @@ impl Request<'_> {
                 self.context.response_body(piece, *is_end, at);
             }
         }
-        Ok(part)
+        self.response.unwritten.push_back(part);
+        Ok(())
     }
 
     /// Takes a head, and makes it fit for the client.
@@ -351,7 +347,7 @@ impl Request<'_> {
             return pending().await;
         };
         while !self.response.is_read && self.fault.is_none() {
-            let ahead = &self.response.read_ahead;
+            let ahead = &self.response.unwritten;
             let bytes = ahead.iter().map(|part| match part {
                 Part::Head(..) => 0,
                 Part::Body(piece, _) => piece.len(),
@@ -361,16 +357,15 @@ impl Request<'_> {
                 break;
             }
             let read = self.response.read(up, true).await;
-            let part = match self.take_response(read) {
-                Ok(part) => part,
+            match self.take_response(read) {
+                Ok(()) => {}
                 // What was read before is passed on first.
                 Err(Failure::Upstream(error)) => {
                     self.response.read_error = Some(error);
                     break;
                 }
                 Err(failure) => return failure,
-            };
-            self.response.read_ahead.push_back(part);
+            }
         }
         pending().await
     }
