@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use http::Version;
-use pingora::ErrorType;
 use pingora::protocols::Stream;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::server::HttpSession;
@@ -112,14 +111,14 @@ async fn read(stream: &mut Stream, buffer: &mut BytesMut) -> io::Result<usize> {
 /// Has Pingora parse a whole head, which refuses ambiguous ones. `stream` is that of `socket`, without TLS if it `is_clear`.
 ///
 /// # Errors
-/// It is refused; the connection, if that is whole.
+/// It is refused; the connection.
 pub async fn parse(
     (stream, head): (Stream, BytesMut),
     peer: SocketAddr,
     socket: &Socket,
     is_clear: bool,
     clock: &Clock,
-) -> Result<Box<Exchange>, Option<Stream>> {
+) -> Result<Box<Exchange>, Stream> {
     let mut session = HttpSession::new(stream);
     // Without it, bytes of the next request would end this one.
     session.set_pipelining_enabled(true);
@@ -131,10 +130,7 @@ pub async fn parse(
             let request = Exchange::new(session, peer, clock.now(), socket, is_clear);
             Ok(Box::new(request))
         }
-        Err(error) if *error.etype() == ErrorType::InvalidHTTPHeader => {
-            Err(Some(session.into_inner()))
-        }
-        _ => Err(None),
+        _ => Err(session.into_inner()),
     }
 }
 

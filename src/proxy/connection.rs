@@ -62,31 +62,32 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     let tls = service.shared.tls.as_ref();
     let tls = tls.filter(|_| service.role == Role::Front);
     let is_clear = tls.is_none();
+    let socket = Socket::new(socket);
     let Some(_permit) = service.connection_permit() else {
         log::warn!("client {peer}: refused: there are max_connections");
         // Under TLS no response is possible before the handshake.
         return match service.refusals.try_acquire() {
             Ok(_permit) if is_clear => {
-                Refusal::TooManyConnections.response().send(socket).await;
+                let response = Refusal::TooManyConnections.response();
+                response.send(Box::new(socket)).await;
             }
-            _ => Socket::new(socket).reset(),
+            _ => socket.reset(),
         };
     };
-    let socket = Socket::new(socket);
     if service.inject(false).is_some() {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);
-    let mut stream: Stream = match tls {
-        None => Box::new(socket.clone()),
-        Some(tls) => match handshake(service, tls, (&socket, peer), &limits).await {
-            None => return,
-            Some((stream, true)) => {
-                return Box::pin(streams(service, stream, peer, &limits)).await;
-            }
-            Some((stream, false)) => stream,
-        },
+    let accepted = match tls {
+        None => Some((Box::new(socket.clone()) as Stream, false)),
+        Some(tls) => handshake(service, tls, (&socket, peer), &limits).await,
     };
+    let Some((mut stream, is_http2)) = accepted else {
+        return;
+    };
+    if is_http2 {
+        return Box::pin(streams(service, stream, peer, &limits)).await;
+    }
     // Not at hops: a router tries HTTP/2 to find out whether the server speaks gRPC, and falls back to HTTP/1.1.
     let mut may_be_http2 = is_clear && service.role == Role::Front;
     let mut buffer = BytesMut::new();
@@ -102,7 +103,7 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
             }
             Ok(_) => {}
             Err(None) => return,
-            Err(Some(why)) => return refuse(service, peer, Some(stream), why).await,
+            Err(Some(why)) => return refuse(service, peer, stream, why).await,
         }
         may_be_http2 = false;
         let read = (stream, std::mem::take(&mut buffer));
@@ -121,12 +122,10 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     }
 }
 
-/// Counts a client that sent no valid request, answers it where its connection is whole, and closes.
-async fn refuse(service: &Service, peer: SocketAddr, stream: Option<Stream>, why: Refusal) {
+/// Counts a client that sent no valid request, answers it, and closes.
+async fn refuse(service: &Service, peer: SocketAddr, stream: Stream, why: Refusal) {
     count_refusal(service, peer, why);
-    if let Some(stream) = stream {
-        why.response().send(stream).await;
-    }
+    why.response().send(stream).await;
 }
 
 /// Performs the TLS handshake. Returns the client's stream, and whether HTTP/2 was agreed on.

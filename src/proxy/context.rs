@@ -10,7 +10,8 @@ use crate::clock::Stamp;
 use crate::request::headers::labels;
 use crate::request::{
     BodyTiming, End, Endpoint, FailedAttempt, MAX_FAILED, Moment, Observer, Outcome, ResponseFacts,
-    Side, Stamps, UpstreamKind, content_type, is_encoded, judge, reported_outcome, smg_worker,
+    Side, SpanId, Stamps, UpstreamKind, content_type, is_encoded, judge, reported_outcome,
+    smg_worker,
 };
 use crate::telemetry::prometheus::{InFlight, RequestPhase};
 
@@ -125,7 +126,9 @@ impl Context {
         let id = id.map_or_else(new_request_id, str::to_owned);
         let config = self.shared.config.load();
         if side == Side::Front && !config.workers.is_empty() {
-            self.request = Some(self.shared.joins.open(&id));
+            let span = SpanId::random();
+            self.so_far.span = Some(span);
+            self.request = Some(self.shared.joins.open(&id, span));
         }
         let mut observer = Box::new(Observer::new(side, endpoint, id));
         let row = observer.row_mut();
@@ -137,7 +140,7 @@ impl Context {
         row.labels = labels(headers, &config.label_headers);
         row.process = Some(self.shared.clock_name.clone());
         row.worker = self.role.worker().map(str::to_owned);
-        row.span_id = self.so_far.span;
+        row.span_id = self.attempt_data().map(|attempt| attempt.span);
         row.attempts = Some(1);
         if let Some(trace) = &self.trace {
             row.trace_id = Some(trace.id_text());

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderName, HeaderValue, Method};
+use http::{HeaderName, HeaderValue, Method, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::protocols::http::ReusableHttpStream;
 use pingora::protocols::Stream;
+use pingora::protocols::http::ReusableHttpStream;
 use pingora::protocols::http::v1::client::HttpSession;
 use pingora::time::timeout;
 use pingora::upstreams::peer::Peer;
@@ -47,6 +47,8 @@ struct Request<'a> {
     has_made_id: bool,
     /// Whether the client asked for our stamps and may have them.
     sends_stamps: bool,
+    /// The version of HTTP that it came by.
+    version: Version,
     /// Whether the client's connection may serve another request.
     keeps_alive: bool,
     fault: Option<Injected>,
@@ -136,10 +138,11 @@ impl<'a> Request<'a> {
             id,
             has_made_id,
             sends_stamps: *role == Role::Front && may_have_stamps(shared, client),
+            version: head.version,
             keeps_alive: client.session.get_keepalive().is_some(),
             fault: None,
             upload: Upload::default(),
-            response: Response::of(head),
+            response: Response::default(),
             upload_waits_since: client.arrival,
             last_activity: client.arrival,
         }

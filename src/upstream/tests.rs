@@ -44,6 +44,24 @@ fn shown(metrics: &Metrics, line: &str) -> bool {
 
 const IN_FLIGHT: &str = "queuescope_upstream_in_flight{upstream=";
 
+fn failures(upstream: &str, count: usize) -> String {
+    format!("queuescope_upstream_connect_failures_total{{upstream=\"{upstream}\"}} {count}")
+}
+
+/// A counter that falls looks as if it had begun anew, and all that is left as if it had just been counted.
+#[tokio::test]
+async fn failures_of_one_name_stay_counted_when_one_of_its_upstreams_goes() {
+    let metrics = Metrics::new().unwrap();
+    let a = "127.0.0.1:1";
+    let [front, hop] = [(); 2].map(|()| set(&[a], None, &metrics));
+    for set in [&front, &hop] {
+        set.connect_failed(&mut set.choose(&[], &[]).unwrap());
+    }
+    assert!(shown(&metrics, &failures(a, 2)));
+    drop(front);
+    assert!(shown(&metrics, &failures(a, 2)));
+}
+
 #[tokio::test]
 async fn a_new_set_keeps_what_it_shares_with_the_old() {
     let metrics = Metrics::new().unwrap();
@@ -68,12 +86,14 @@ async fn a_new_set_keeps_what_it_shares_with_the_old() {
     drop(busy);
     assert!(shown(&metrics, &format!("{IN_FLIGHT}\"{a}\"}} 0")));
     assert_eq!(new.choose(&[], &[]).unwrap().upstream.name(), a);
-    // Upstreams that are used no more are not shown.
+    // Of upstreams that are used no more nothing but what was counted is shown.
     let last = set(&[a], Some(&new), &metrics);
     drop((old, new, next));
     assert_eq!(last.all.len(), 1);
     let text = metrics.text();
-    assert!(text.contains(a) && !text.contains(b), "{text}");
+    let count = |name| text.matches(name).count();
+    assert_eq!((count(a), count(b)), (3, 1), "{text}");
+    assert!(shown(&metrics, &failures(a, 0)) && shown(&metrics, &failures(b, 1)));
 }
 
 #[tokio::test]
@@ -186,8 +206,7 @@ async fn a_request_tries_each_address_once_and_then_another_upstream() {
     assert_eq!(tried, [V6, V4, V4_TOO, "127.0.0.1:9".parse().unwrap()]);
     let in_flight = set.all.iter().map(|one| one.counts.in_flight.load(Relaxed));
     assert_eq!(in_flight.sum::<usize>(), 0);
-    let failures = "queuescope_upstream_connect_failures_total{upstream=\"name:1\"} 3";
-    assert!(shown(&metrics, failures));
+    assert!(shown(&metrics, &failures("name:1", 3)));
 }
 
 #[tokio::test]

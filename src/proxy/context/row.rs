@@ -127,19 +127,16 @@ impl Context {
     /// Puts the attempts that hops of this process saw into the row.
     fn put_attempts(&self, observer: &mut Observer, attempts: RequestAttempts) {
         if let Some(last) = &attempts.last {
-            // The stamps on the response may be those of its other leg.
-            let by = self.so_far.hop.as_ref().and_then(|hop| hop.span);
-            if by != Some(last.span) {
-                let stamps = Stamps {
-                    clock: self.shared.clock_name.clone(),
-                    arrival: Some(last.arrival),
-                    forwarded: last.forwarded,
-                    host: Some(last.host.clone()),
-                    worker: Some(last.worker.clone()),
-                    ..Stamps::default()
-                };
-                observer.stamps(&stamps, &self.shared.clock_name);
-            }
+            // Stamps on the response may be those of its other leg.
+            let stamps = Stamps {
+                clock: self.shared.clock_name.clone(),
+                arrival: Some(last.arrival),
+                forwarded: last.forwarded,
+                host: Some(last.host.clone()),
+                worker: Some(last.worker.clone()),
+                ..Stamps::default()
+            };
+            observer.stamps(&stamps, &self.shared.clock_name);
         }
         let row = observer.row_mut();
         let room = attempts.last.as_ref().and_then(|last| last.room);

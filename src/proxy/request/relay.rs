@@ -29,8 +29,6 @@ use super::{Request, hold, nanoseconds};
 /// A response, as far as it was read and written.
 #[derive(Default)]
 pub(super) struct Response {
-    /// The version of its request.
-    version: Version,
     /// Whether any of it was read, be it a `100 Continue`.
     pub(super) has_arrived: bool,
     /// Whether its final head was passed on, or ours was sent.
@@ -52,8 +50,8 @@ pub(super) struct Response {
 /// The most parts of a response that are read while a write to the client is pending, and the most bytes.
 const MAX_READ_AHEAD: usize = 4;
 const MAX_READ_AHEAD_BYTES: usize = 64 * 1024;
-/// The first buffer's capacity: most allocators have that at hand.
-const FIRST_CAPACITY: usize = 1024;
+/// The least capacity of a buffer: most allocators have that at hand, and most pieces fit.
+const MIN_CAPACITY: usize = 1024;
 /// The most capacity of a buffer that is used again.
 const MAX_CAPACITY: usize = 8 * 1024;
 /// A piece of more bytes waits for no other to be written with.
@@ -65,14 +63,6 @@ fn is_final(status: StatusCode) -> bool {
 }
 
 impl Response {
-    pub(super) fn of(request: &RequestHeader) -> Response {
-        Response {
-            version: request.version,
-            buffer: Vec::with_capacity(FIRST_CAPACITY),
-            ..Response::default()
-        }
-    }
-
     /// Reads a head, or a piece of the body. If it `gathers`, a piece is all that has arrived by now: many events become one write.
     async fn read(&mut self, up: &mut HttpSession, gathers: bool) -> pingora::Result<Part> {
         if let Some(error) = self.read_error.take() {
@@ -88,6 +78,7 @@ impl Response {
             return Ok(Part::Head(head, is_end));
         }
         self.buffer.clear();
+        self.buffer.reserve(MIN_CAPACITY);
         let mut next = Some(up.read_body_ref().await);
         while let Some(read) = next {
             match read {
@@ -132,7 +123,10 @@ impl Request<'_> {
         loop {
             let is_answered = self.response.is_read;
             let takes_body = !self.upload.is_over && self.response.upload_error.is_none();
-            if is_answered && !takes_body && let Some(up) = up.take() {
+            if is_answered
+                && !takes_body
+                && let Some(up) = up.take()
+            {
                 // Before the client has all of the response, so that its next request finds the connection.
                 self.release(up, peer).await;
             }
@@ -162,7 +156,7 @@ impl Request<'_> {
                 piece = body_or_close(client, takes_body) => self.send_piece(piece, client, up).await,
                 () = &mut closed, if !takes_body => Err(Failure::ClientGone),
                 () = &mut timer => {
-                    let next = self.time_left(peer, takes_body);
+                    let next = self.time_left(peer, takes_body && !client.session.was_upgraded());
                     next.map(|next| timer.set(tokio::time::sleep(next)))
                 }
             };
@@ -255,7 +249,7 @@ impl Request<'_> {
         }
         self.context.response_head(head, hop, at);
         let invalid = |_| Failure::Internal("a header cannot be written".to_owned());
-        let ends_by_close = heads::to_client(head, is_end, self.response.version);
+        let ends_by_close = heads::to_client(head, is_end, self.version);
         self.response.ends_by_close = ends_by_close.map_err(invalid)?;
         if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id)
             && !head.headers.contains_key(&identity::ID)
@@ -302,13 +296,12 @@ impl Request<'_> {
                 client
                     .session
                     .set_keepalive(keeps.then_some(self.limits.client_idle_timeout_s.get()));
-            } else if self.response.version < Version::HTTP_11 {
+            } else if self.version < Version::HTTP_11 {
                 // RFC 9110, section 15.2.
                 return Ok(());
             }
             if head.status == StatusCode::SWITCHING_PROTOCOLS {
-                // What the client sends from now on is no body: no limit of one holds.
-                self.limits = self.limits.clone().upgraded();
+                // The client may send what it likes from now on.
                 self.upload.is_over = false;
             }
         }

@@ -97,6 +97,10 @@ impl Request<'_> {
         upload.waited += nanoseconds(now.nanos_since(self.upload_waits_since));
         self.upload_waits_since = now;
         upload.is_over = is_end;
+        if client.session.was_upgraded() {
+            // It is no body: no limit of one holds.
+            return Ok(piece);
+        }
         if self.context.request_bytes > self.limits.request_body_max_bytes.get() {
             return Err(Failure::Refused(Refusal::BodyTooLarge));
         }
