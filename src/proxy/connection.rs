@@ -91,12 +91,11 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     // Not at hops: a router tries HTTP/2 to find out whether the server speaks gRPC, and falls back to HTTP/1.1.
     let mut may_be_http2 = is_clear && service.role == Role::Front;
     let mut buffer = BytesMut::new();
-    let mut phase = service.phase.clone();
     loop {
         // A reload may have changed them.
         let limits = service.shared.limits(&service.role);
-        let next = http1::next_head(&mut stream, &mut buffer, may_be_http2, &limits, &mut phase);
-        match next.await {
+        let next = http1::next_head(&mut stream, &mut buffer, may_be_http2, &limits);
+        match unless_closing(service, next).await.unwrap_or(Err(None)) {
             Ok(Version::HTTP_2) => {
                 let stream = Box::new(socket.with_prefix(buffer.freeze()));
                 return Box::pin(streams(service, stream, peer, &limits)).await;
@@ -135,16 +134,10 @@ async fn handshake(
     (socket, peer): (&Socket, SocketAddr),
     limits: &Limits,
 ) -> Option<(Stream, bool)> {
-    let mut phase = service.phase.clone();
-    let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
     let acceptor = Acceptor::from_server_config(tls.load_full());
     let handshake = acceptor.tls_handshake(socket.clone());
     let handshake = tokio::time::timeout(limits.client_head_timeout_s.get(), handshake);
-    let accepted = tokio::select! {
-        accepted = handshake => accepted,
-        _ = closing => return None,
-    };
-    match accepted {
+    match unless_closing(service, handshake).await? {
         Ok(Ok(stream)) => {
             let is_http2 = stream.selected_alpn_proto() == Some(ALPN::H2);
             return Some((Box::new(stream), is_http2));
@@ -154,6 +147,16 @@ async fn handshake(
         Err(_) => count_refusal(service, peer, Refusal::HeadTooSlow),
     }
     None
+}
+
+/// Waits for something of a client that has no request; `None` once the proxy closes such connections.
+async fn unless_closing<T>(service: &Service, awaited: impl Future<Output = T>) -> Option<T> {
+    let mut phase = service.phase.clone();
+    tokio::select! {
+        biased;
+        _ = phase.wait_for(|phase| *phase >= Phase::Closing) => None,
+        awaited = awaited => Some(awaited),
+    }
 }
 
 /// Serves the streams of a connection of HTTP/2.
@@ -178,10 +181,10 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
                     request::refuse(service, exchange);
                     continue;
                 }
-                let service = service.clone();
+                let (service, open) = (service.clone(), service.open.subscribe());
                 streams.spawn(async move {
                     request::serve(&service, Box::new(exchange)).await;
-                    drop(permit);
+                    drop((permit, open));
                 });
             }
             Ok(None) => break,

@@ -60,9 +60,6 @@ struct Request<'a> {
     last_activity: Stamp,
 }
 
-/// The most upstreams that a request is tried at.
-const MAX_TRIES: usize = 64;
-
 /// Serves a request to its end. Returns its connection where another request may follow.
 pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<ReusableHttpStream> {
     let mut request = Request::new(service, &client);
@@ -201,9 +198,7 @@ impl<'a> Request<'a> {
         let _slot = self.wait_for_slot(&upstreams, client).await?;
         let mut last_failure = Failure::Internal("no upstream is left".to_owned());
         let mut tried = Vec::new();
-        while tried.len() < MAX_TRIES
-            && let Some(mut chosen) = upstreams.choose(&tried, &prompt)
-        {
+        while let Some(mut chosen) = upstreams.choose(&tried, &prompt) {
             if let Some(by) = chosen.by {
                 self.shared.metrics.chosen.with(&[by.name()]).inc();
             }

@@ -179,11 +179,6 @@ impl Service {
         self.connections.clone().try_acquire_owned().ok()
     }
 
-    /// Whether connections close after their next response.
-    pub fn is_closing(&self) -> bool {
-        self.stopped.is_cancelled() || *self.phase.borrow() > Phase::Serving
-    }
-
     /// Injects the fault of its worker, if there is one, into a request or, if none was read, a connection.
     pub fn inject(&self, generates: bool) -> Option<Injected> {
         let faults = self.shared.faults.as_ref()?;

@@ -1,6 +1,7 @@
 //! Relays a request and its response between client and upstream, in one loop.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::future::{pending, ready};
 use std::pin::pin;
 use std::time::Duration;
@@ -147,7 +148,7 @@ impl Request<'_> {
                     {
                         hold(fault, client).await?;
                     }
-                    self.take_response(read)
+                    self.take_response(read).map_err(Failure::Upstream)
                 }
                 // What it sent before is read above.
                 () = ready(()), if is_untaken => {
@@ -204,12 +205,10 @@ impl Request<'_> {
     }
 
     /// Takes what was just read from upstream, to be passed on next.
-    fn take_response(&mut self, read: pingora::Result<Part>) -> Result<(), Failure> {
+    fn take_response(&mut self, read: pingora::Result<Part>) -> pingora::Result<()> {
         let at = self.shared.clock.now();
-        let mut part = read.map_err(|error| {
-            let error = self.response.upload_error.take().unwrap_or(error);
-            Failure::Upstream(error.into_up())
-        })?;
+        let why = |error| self.response.upload_error.take().unwrap_or(error).into_up();
+        let mut part = read.map_err(why)?;
         self.last_activity = at;
         match &mut part {
             Part::Head(head, is_end) => self.take_head(head, *is_end, at)?,
@@ -233,7 +232,7 @@ impl Request<'_> {
         head: &mut ResponseHeader,
         is_end: bool,
         at: Stamp,
-    ) -> Result<(), Failure> {
+    ) -> pingora::Result<()> {
         self.response.has_arrived = true;
         let hop = match self.service.role {
             Role::Front => self.take_stamps(head),
@@ -248,13 +247,11 @@ impl Request<'_> {
             head.remove_header(&heads::OUTCOME);
         }
         self.context.response_head(head, hop, at);
-        let invalid = |_| Failure::Internal("a header cannot be written".to_owned());
-        let ends_by_close = heads::to_client(head, is_end, self.version);
-        self.response.ends_by_close = ends_by_close.map_err(invalid)?;
+        self.response.ends_by_close = heads::to_client(head, is_end, self.version)?;
         if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id)
             && !head.headers.contains_key(&identity::ID)
         {
-            head.insert_header(REQUEST_ID, id).map_err(invalid)?;
+            head.insert_header(REQUEST_ID, id)?;
         }
         self.put_stamps(head);
         Ok(())
@@ -290,7 +287,7 @@ impl Request<'_> {
         if let Part::Head(head, _) = &part {
             if is_final(head.status) {
                 self.response.has_begun = true;
-                let closes = self.service.is_closing() || self.response.ends_by_close;
+                let closes = self.service.stopped.is_cancelled() || self.response.ends_by_close;
                 // Set again: Pingora turns keep-alive off at a `100 Continue`.
                 let keeps = self.keeps_alive && !closes;
                 client
@@ -318,7 +315,6 @@ impl Request<'_> {
         }
         let buffer = written.map_err(|error| match error {
             NotWritten::Stalled => Failure::ClientStalled,
-            NotWritten::Interrupted(failure) => failure,
             NotWritten::ClientGone => Failure::ClientGone,
         })?;
         if (1..=MAX_CAPACITY).contains(&buffer.capacity()) {
@@ -332,14 +328,14 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Reads on while a write to the client is pending, up to what may be kept. Ends only by a failure.
-    async fn read_ahead(&mut self, up: Option<&mut HttpSession>) -> Failure {
+    /// Reads on while a write to the client is pending, up to what may be kept. Never ends.
+    async fn read_ahead(&mut self, mut up: Option<&mut HttpSession>) -> Infallible {
         let clock = &self.shared.clock;
         self.context.timing.write_pending_since = Some(clock.now());
-        let Some(up) = up else {
-            return pending().await;
-        };
-        while !self.response.is_read && self.fault.is_none() {
+        while !self.response.is_read
+            && self.fault.is_none()
+            && let Some(up) = up.as_deref_mut()
+        {
             let ahead = &self.response.unwritten;
             let bytes = ahead.iter().map(|part| match part {
                 Part::Head(..) => 0,
@@ -350,14 +346,10 @@ impl Request<'_> {
                 break;
             }
             let read = self.response.read(up, true).await;
-            match self.take_response(read) {
-                Ok(()) => {}
+            if let Err(error) = self.take_response(read) {
                 // What was read before is passed on first.
-                Err(Failure::Upstream(error)) => {
-                    self.response.read_error = Some(error);
-                    break;
-                }
-                Err(failure) => return failure,
+                self.response.read_error = Some(error);
+                break;
             }
         }
         pending().await
