@@ -59,13 +59,12 @@ pub async fn next(
         let accepted = tokio::select! {
             biased;
             changed = phase.changed() => {
+                let is_closing = *phase.borrow_and_update() >= Phase::Closing;
                 // Without a sender, the proxy is gone.
-                let phase = changed.map_or(Phase::Aborting, |()| *phase.borrow_and_update());
-                let is_over = phase == Phase::Closing && streams.is_empty();
-                if is_over || phase == Phase::Aborting {
+                if changed.is_err() || (is_closing && streams.is_empty()) {
                     return Ok(None);
                 }
-                // Streams that the client has begun go on.
+                // Streams that the client has begun go on; those that are cut off are dropped with the connection's task.
                 connection.graceful_shutdown();
                 continue;
             }

@@ -38,8 +38,8 @@ pub(super) struct Response {
     pub(super) is_read: bool,
     /// Whether its body ends with the client's connection.
     pub(super) ends_by_close: bool,
-    /// What was read and is not being written.
-    unwritten: VecDeque<Part>,
+    /// What was read while a write was pending.
+    read_ahead: VecDeque<Part>,
     /// The buffer for the next piece; a piece that was written returns it.
     buffer: Vec<u8>,
     /// Why no more of it can be read, once what was read has been passed on.
@@ -120,7 +120,7 @@ impl Request<'_> {
         let mut closed = pin!(client.closed());
         // For all reads.
         let mut timer = pin!(tokio::time::sleep(self.time_left(peer, false)?));
-        let mut up = Some(up);
+        let (mut up, mut next) = (Some(up), None);
         loop {
             let is_answered = self.response.is_read;
             let takes_body = !self.upload.is_over && self.response.upload_error.is_none();
@@ -131,7 +131,8 @@ impl Request<'_> {
                 // Before the client has all of the response, so that its next request finds the connection.
                 self.release(up, peer).await;
             }
-            if let Some(part) = self.response.unwritten.pop_front() {
+            let ahead = &mut self.response.read_ahead;
+            if let Some(part) = next.take().or_else(|| ahead.pop_front()) {
                 self.pass(part, client, up.as_mut()).await?;
                 continue;
             }
@@ -148,7 +149,8 @@ impl Request<'_> {
                     {
                         hold(fault, client).await?;
                     }
-                    self.take_response(read).map_err(Failure::Upstream)
+                    next = Some(self.take_response(read).map_err(Failure::Upstream)?);
+                    Ok(())
                 }
                 // What it sent before is read above.
                 () = ready(()), if is_untaken => {
@@ -204,8 +206,8 @@ impl Request<'_> {
         Ok(next)
     }
 
-    /// Takes what was just read from upstream, to be passed on next.
-    fn take_response(&mut self, read: pingora::Result<Part>) -> pingora::Result<()> {
+    /// Takes what was just read from upstream.
+    fn take_response(&mut self, read: pingora::Result<Part>) -> pingora::Result<Part> {
         let at = self.shared.clock.now();
         let why = |error| self.response.upload_error.take().unwrap_or(error).into_up();
         let mut part = read.map_err(why)?;
@@ -222,8 +224,7 @@ impl Request<'_> {
                 self.context.response_body(piece, *is_end, at);
             }
         }
-        self.response.unwritten.push_back(part);
-        Ok(())
+        Ok(part)
     }
 
     /// Takes a head, and makes it fit for the client.
@@ -336,7 +337,7 @@ impl Request<'_> {
             && self.fault.is_none()
             && let Some(up) = up.as_deref_mut()
         {
-            let ahead = &self.response.unwritten;
+            let ahead = &self.response.read_ahead;
             let bytes = ahead.iter().map(|part| match part {
                 Part::Head(..) => 0,
                 Part::Body(piece, _) => piece.len(),
@@ -346,10 +347,13 @@ impl Request<'_> {
                 break;
             }
             let read = self.response.read(up, true).await;
-            if let Err(error) = self.take_response(read) {
-                // What was read before is passed on first.
-                self.response.read_error = Some(error);
-                break;
+            match self.take_response(read) {
+                Ok(part) => self.response.read_ahead.push_back(part),
+                Err(error) => {
+                    // What was read before is passed on first.
+                    self.response.read_error = Some(error);
+                    break;
+                }
             }
         }
         pending().await
