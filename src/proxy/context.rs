@@ -5,7 +5,6 @@ use std::sync::Arc;
 use http::HeaderMap;
 use pingora::http::ResponseHeader;
 
-use crate::client::listener::Phase;
 use crate::clock::Stamp;
 use crate::request::headers::labels;
 use crate::request::{
@@ -373,11 +372,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        let reason = match *self.shared.phase.borrow() {
-            Phase::Aborting => "the process shut down",
-            _ => "the request's task ended early",
-        };
-        self.end(End::Failed(Outcome::ProxyError, reason.to_owned()));
+        let reason = "the request's task ended early".to_owned();
+        self.end(End::Failed(Outcome::ProxyError, reason));
     }
 }
 

@@ -1,22 +1,27 @@
 //! The end of a request: its rows, with the clocks of hop and engine related to ours.
 
+use crate::client::listener::Phase;
 use crate::clock::Stamp;
 use crate::proxy::failure;
 use crate::proxy::join::RequestAttempts;
 use crate::proxy::shared::Role;
 use crate::request::{
-    BodyTiming, ClockOf, End, Moment, Observer, Row, ServerRole, Stamps, append_lost_server,
-    failed_text, name_engine_clock, relate_engine, relate_process,
+    BodyTiming, ClockOf, End, Moment, Observer, Outcome, Row, ServerRole, Stamps,
+    append_lost_server, failed_text, name_engine_clock, relate_engine, relate_process,
 };
 
 use super::{Context, outcome_of};
 
 impl Context {
     /// Ends the request and hands on its rows. Does nothing when called again.
-    pub fn end(&mut self, end: End) {
+    pub fn end(&mut self, mut end: End) {
         let (observer, attempt) = (self.observer.take(), self.attempt.take());
         if observer.is_none() && attempt.is_none() {
             return;
+        }
+        if end != End::Complete && *self.shared.phase.borrow() == Phase::Aborting {
+            // To a stream of HTTP/2 it looks as if its client were gone.
+            end = End::Failed(Outcome::ProxyError, "the process shut down".to_owned());
         }
         let now = self.shared.clock.now();
         self.timing.upstream_ended(now);

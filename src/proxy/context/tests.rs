@@ -3,6 +3,7 @@
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
+use crate::client::listener::Phase;
 use crate::clock::{Clock, ManualClock};
 use crate::config::proxy::Config;
 use crate::proxy::hop_key::HopKey;
@@ -80,6 +81,23 @@ fn every_request_ends_once_whatever_ends_it() {
         assert_eq!(metrics.in_flight(), 0);
         let counted = "outcome=\"proxy_error\",worker=\"\"} 1";
         assert_eq!(metrics.text().contains(counted), !is_ended);
+    }
+}
+
+/// When the process cuts requests off, the connection of an HTTP/2 client may go before its streams.
+#[test]
+fn what_fails_as_the_process_shuts_down_is_not_its_clients_leaving() {
+    for (phase, end, outcome) in [
+        (Phase::Closing, End::ClientGone, "client_abort"),
+        (Phase::Aborting, End::ClientGone, "proxy_error"),
+        (Phase::Aborting, End::Complete, "upstream_died"),
+    ] {
+        let (mut context, _) = context();
+        context.shared.phase.send_replace(phase);
+        context.end(end);
+        let counted = format!("outcome=\"{outcome}\",worker=\"\"}} 1");
+        let text = context.shared.metrics.text();
+        assert!(text.contains(&counted), "{text}");
     }
 }
 
