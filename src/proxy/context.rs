@@ -210,7 +210,7 @@ impl Context {
     /// Takes the head of the final response, read at `at`, and the stamps of a hop of ours that were on it.
     pub fn response_head(&mut self, head: &ResponseHeader, hop: Option<Stamps>, at: Stamp) {
         let status = head.status.as_u16();
-        self.set_attempt_status(status, End::Complete, at);
+        self.set_attempt_status(status, outcome_of(End::Complete, Some(status)), at);
         if let (Some(request), Some(span)) = (&self.request, hop.as_ref().and_then(|hop| hop.span))
         {
             request.lock().answered_by = Some(span);
@@ -235,14 +235,14 @@ impl Context {
     }
 
     /// Sets the status of a hop's attempt, and ends one that failed: the router may send the next before we have closed this one.
-    fn set_attempt_status(&self, status: u16, end: End, at: Stamp) {
+    fn set_attempt_status(&self, status: u16, outcome: Outcome, at: Stamp) {
         let Some(mut attempt) = self.attempt_data() else {
             return;
         };
         attempt.status = Some(status);
         if !attempt.has_answered() {
             attempt.ended.get_or_insert(at);
-            attempt.outcome = Some(outcome_of(end, attempt.status));
+            attempt.outcome = Some(outcome);
         }
     }
 
@@ -299,7 +299,7 @@ impl Context {
     pub fn answer(&mut self, status: u16, outcome: Outcome) {
         let now = self.shared.clock.now();
         self.timing.upstream_ended(now);
-        self.set_attempt_status(status, End::Failed(outcome, String::new()), now);
+        self.set_attempt_status(status, outcome, now);
         if let Some(observer) = &mut self.observer {
             self.response_end.get_or_insert(now);
             observer.row_mut().status = Some(status.into());

@@ -103,9 +103,8 @@ impl Request {
         // A router may pass on the error of a prefill server's leg; the decode leg is the last one all the same.
         legs.sort_by_key(|leg| (leg.may_answer(), is_answer(leg)));
         let last = legs.pop();
-        let prefill = legs
-            .pop()
-            .filter(|leg| leg.role != Some(ServerRole::Decode));
+        let prefill = legs.pop();
+        let prefill = prefill.filter(|leg| leg.role != Some(ServerRole::Decode));
         let [last_span, prefill_span] = [last, prefill].map(|leg| leg.map(|leg| leg.span));
         let is_shared = |one: &&SharedAttempt| Some(one.lock().span) == prefill_span;
         let is_other = |one: &&Attempt| ![last_span, prefill_span].contains(&Some(one.span));

@@ -124,10 +124,7 @@ impl Request<'_> {
         loop {
             let is_answered = self.response.is_read;
             let takes_body = !self.upload.is_over && self.response.upload_error.is_none();
-            if is_answered
-                && !takes_body
-                && let Some(up) = up.take()
-            {
+            if let Some(up) = up.take_if(|_| is_answered && !takes_body) {
                 // Before the client has all of the response, so that its next request finds the connection.
                 self.release(up, peer).await;
             }
