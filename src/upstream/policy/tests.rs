@@ -57,8 +57,7 @@ fn turns_are_even_if_one_is_out() {
 
 #[test]
 fn without_candidates_there_is_no_choice() {
-    use Policy::{CacheAware, PowerOfTwo, Random, RoundRobin, ShortestQueue};
-    for policy in [RoundRobin, Random, ShortestQueue, PowerOfTwo, CacheAware] {
+    for policy in Policy::ALL {
         assert_eq!(chooser(policy)(&[]), None);
         assert_eq!(chooser(policy)(&candidates(&[5])), Some(0));
     }
