@@ -102,19 +102,6 @@ impl Fault {
             format!("{problem}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}")
         })
     }
-
-    fn check(self) -> Result<Fault, String> {
-        let (has_ms, has_after) = (self.ms.is_some(), self.after_bytes.is_some());
-        let (is_valid, takes) = match self.kind {
-            Kind::Refuse | Kind::Reset => (!has_ms && !has_after, "no field of its own"),
-            Kind::Stall => (!has_after, "ms or nothing"),
-            Kind::Slow => (has_ms && !has_after, "ms, before each piece"),
-            Kind::Cut => (!has_ms && has_after, "after_bytes"),
-        };
-        let name = self.kind.name();
-        let error = || format!("kind = \"{name}\": takes {takes}; all kinds take count");
-        is_valid.then_some(self).ok_or_else(error)
-    }
 }
 
 impl TryFrom<Given> for Fault {
@@ -132,7 +119,16 @@ impl TryFrom<Given> for Fault {
             ms: number("ms", given.ms, milliseconds, &of_ms)?,
             after_bytes: number("after_bytes", given.after_bytes, units::bytes, of_bytes)?,
         };
-        fault.check()
+        let (has_ms, has_after) = (fault.ms.is_some(), fault.after_bytes.is_some());
+        let (is_valid, takes) = match fault.kind {
+            Kind::Refuse | Kind::Reset => (!has_ms && !has_after, "no field of its own"),
+            Kind::Stall => (!has_after, "ms or nothing"),
+            Kind::Slow => (has_ms && !has_after, "ms, before each piece"),
+            Kind::Cut => (!has_ms && has_after, "after_bytes"),
+        };
+        let name = fault.kind.name();
+        let error = || format!("kind = \"{name}\": takes {takes}; all kinds take count");
+        is_valid.then_some(fault).ok_or_else(error)
     }
 }
 

@@ -13,8 +13,6 @@ use pingora::protocols::tls::CaType;
 use pingora::tls::CertificateDer;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::utils::tls::WrappedX509;
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -36,7 +34,7 @@ mod tests;
 pub use address::Address;
 pub use policy::Policy;
 
-use policy::{Candidate, Chooser, Prefixes};
+use policy::{Candidate, Prefixes};
 
 keys! {
 /// The settings of a listener's upstreams.
@@ -90,6 +88,7 @@ pub struct Upstreams {
     /// One permit for each of `max_concurrent_requests`, first come first served; `None` without a limit.
     pub slots: Option<Arc<Semaphore>>,
     choosing: Mutex<Choosing>,
+    metrics: Metrics,
 }
 
 /// The root certificates for upstreams. Pingora would read them itself, once at the start, and panic if it cannot. Given with each
@@ -104,7 +103,8 @@ pub struct Trust {
 
 #[derive(Debug)]
 struct Choosing {
-    chooser: Chooser,
+    /// Whose turn it is.
+    turn: usize,
     /// How each upstream was last connected to.
     peers: Vec<Option<Arc<HttpPeer>>>,
 }
@@ -181,16 +181,16 @@ impl Upstreams {
             Some(same) => same.slots.clone(),
             None => (limit.get() > 0).then(|| Arc::new(Semaphore::new(limit.get() as usize))),
         };
-        let rng = ChaCha8Rng::from_rng(&mut rand::rng());
         Ok(Upstreams {
             choosing: Mutex::new(Choosing {
-                chooser: Chooser::new(rules.policy, rng),
+                turn: 0,
                 peers: vec![None; all.len()],
             }),
             all,
             rules,
             trust,
             slots,
+            metrics: metrics.clone(),
         })
     }
 
@@ -229,7 +229,8 @@ impl Upstreams {
             candidates.retain(|candidate| !candidate.is_out);
         }
         let by = is_by_prompt.then(|| self.rules.narrow(&mut candidates, prompt.len()));
-        let index = choosing.chooser.choose(&candidates)?;
+        let (policy, rng) = (self.rules.policy, &mut rand::rng());
+        let index = policy.choose(&candidates, &mut choosing.turn, rng)?;
         let upstream = self.all.get(index)?.clone();
         let mut left = upstream.in_order().into_iter();
         let at = left.next()?;
@@ -255,7 +256,8 @@ impl Upstreams {
     /// is out and probed.
     pub fn connect_failed(&self, chosen: &mut Chosen) -> bool {
         let upstream = &chosen.upstream;
-        upstream.counts.connect_failures.fetch_add(1, Relaxed);
+        let failures = &self.metrics.upstream_connect_failures;
+        failures.with(&[upstream.name()]).inc();
         upstream.failed_at(chosen.at);
         // If it was restarted, its cache is empty.
         *upstream.prefixes.lock() = Prefixes::default();

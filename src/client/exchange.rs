@@ -1,5 +1,6 @@
 //! One request and its response, on the client's side.
 
+use std::convert::Infallible;
 use std::future::{Future, pending, poll_fn};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,13 +43,11 @@ pub enum Part {
 
 /// Why a part of a response was not written.
 #[derive(Debug)]
-pub enum NotWritten<E> {
+pub enum NotWritten {
     /// The client is gone.
     ClientGone,
     /// The client did not take all of it in time.
     Stalled,
-    /// What ran meanwhile has failed.
-    Interrupted(E),
 }
 
 /// The most bytes of a response to HTTP/2 that are buffered for the client.
@@ -110,12 +109,12 @@ impl Exchange {
     ///
     /// # Errors
     /// See [`NotWritten`].
-    pub async fn write<E>(
+    pub async fn write(
         &mut self,
         part: Part,
         limit: Duration,
-        meanwhile: impl Future<Output = E>,
-    ) -> Result<Vec<u8>, NotWritten<E>> {
+        meanwhile: impl Future<Output = Infallible>,
+    ) -> Result<Vec<u8>, NotWritten> {
         if let Part::Head(head, false) = &part {
             // Pingora frames a head with several codings by the last.
             let codings = head.headers.get_all(TRANSFER_ENCODING).iter();
@@ -126,7 +125,7 @@ impl Exchange {
         tokio::select! {
             biased;
             written = write(&mut self.session, chunks, part) => written.map_err(|_| NotWritten::ClientGone),
-            error = meanwhile => Err(NotWritten::Interrupted(error)),
+            never = meanwhile => match never {},
             // These futures are made only if the write is pending.
             () = async { closed(socket.clone()).await } => Err(NotWritten::ClientGone),
             () = async { tokio::time::sleep(limit).await } => Err(NotWritten::Stalled),
@@ -138,7 +137,7 @@ impl Exchange {
     pub async fn answer(&mut self, head: ResponseHeader, body: Vec<u8>, limit: Duration) {
         self.session.set_keepalive(None);
         for part in [Part::Head(Box::new(head), false), Part::Body(body, true)] {
-            let written = self.write(part, limit, pending::<()>()).await;
+            let written = self.write(part, limit, pending()).await;
             if written.is_err() {
                 return;
             }

@@ -10,19 +10,16 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use http::Version;
-use pingora::ErrorType;
 use pingora::protocols::Stream;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::server::HttpSession;
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::clock::Clock;
 
 use super::exchange::Exchange;
 use super::limits::{Limits, Refusal};
-use super::listener::Phase;
 use super::socket::Socket;
 
 /// What a client of HTTP/2 sends first: RFC 9113, section 3.4.
@@ -34,32 +31,23 @@ const READ_BYTES: usize = 4096;
 /// its preface, else HTTP/1.1, also for a head of HTTP/1.0.
 ///
 /// # Errors
-/// Why it is refused; `None` if the connection is closed, or is to be.
+/// Why it is refused; `None` if the connection is closed, or idle for too long.
 pub async fn next_head(
     stream: &mut Stream,
     buffer: &mut BytesMut,
     may_be_http2: bool,
     limits: &Limits,
-    phase: &mut watch::Receiver<Phase>,
 ) -> Result<Version, Option<Refusal>> {
-    let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
-    let next = async {
-        if buffer.is_empty() {
-            let idle = Duration::from_secs(limits.client_idle_timeout_s.get());
-            if !matches!(timeout(idle, read(stream, buffer)).await, Ok(Ok(1..))) {
-                return Err(None);
-            }
+    if buffer.is_empty() {
+        let idle = Duration::from_secs(limits.client_idle_timeout_s.get());
+        if !matches!(timeout(idle, read(stream, buffer)).await, Ok(Ok(1..))) {
+            return Err(None);
         }
-        let max_bytes = limits.request_head_max_bytes.get();
-        let head = whole_head(stream, buffer, may_be_http2, max_bytes);
-        let head = timeout(limits.client_head_timeout_s.get(), head).await;
-        head.unwrap_or(Err(Some(Refusal::HeadTooSlow)))
-    };
-    tokio::select! {
-        biased;
-        _ = closing => Err(None),
-        next = next => next,
     }
+    let max_bytes = limits.request_head_max_bytes.get();
+    let head = whole_head(stream, buffer, may_be_http2, max_bytes);
+    let head = timeout(limits.client_head_timeout_s.get(), head).await;
+    head.unwrap_or(Err(Some(Refusal::HeadTooSlow)))
 }
 
 /// Reads until there is a whole head, or it is clear that there will be none.
@@ -112,14 +100,14 @@ async fn read(stream: &mut Stream, buffer: &mut BytesMut) -> io::Result<usize> {
 /// Has Pingora parse a whole head, which refuses ambiguous ones. `stream` is that of `socket`, without TLS if it `is_clear`.
 ///
 /// # Errors
-/// It is refused; the connection, if that is whole.
+/// It is refused; the connection.
 pub async fn parse(
     (stream, head): (Stream, BytesMut),
     peer: SocketAddr,
     socket: &Socket,
     is_clear: bool,
     clock: &Clock,
-) -> Result<Box<Exchange>, Option<Stream>> {
+) -> Result<Box<Exchange>, Stream> {
     let mut session = HttpSession::new(stream);
     // Without it, bytes of the next request would end this one.
     session.set_pipelining_enabled(true);
@@ -131,10 +119,7 @@ pub async fn parse(
             let request = Exchange::new(session, peer, clock.now(), socket, is_clear);
             Ok(Box::new(request))
         }
-        Err(error) if *error.etype() == ErrorType::InvalidHTTPHeader => {
-            Err(Some(session.into_inner()))
-        }
-        _ => Err(None),
+        _ => Err(session.into_inner()),
     }
 }
 

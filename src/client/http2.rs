@@ -39,11 +39,9 @@ pub async fn open(stream: Stream, limits: &Limits) -> Result<Connection, Refusal
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW);
     let limit = limits.client_head_timeout_s.get();
-    match tokio::time::timeout(limit, handshake(stream, Some(options))).await {
-        Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(_)) => Err(Refusal::BrokenHead),
-        Err(_) => Err(Refusal::HeadTooSlow),
-    }
+    let opened = tokio::time::timeout(limit, handshake(stream, Some(options))).await;
+    let opened = opened.map_err(|_| Refusal::HeadTooSlow)?;
+    opened.map_err(|_| Refusal::BrokenHead)
 }
 
 /// Waits for the next request, while `streams` serve those before; `None` if there are no more.
@@ -61,13 +59,12 @@ pub async fn next(
         let accepted = tokio::select! {
             biased;
             changed = phase.changed() => {
+                let is_closing = *phase.borrow_and_update() >= Phase::Closing;
                 // Without a sender, the proxy is gone.
-                let phase = changed.map_or(Phase::Aborting, |()| *phase.borrow_and_update());
-                let is_over = phase == Phase::Closing && streams.is_empty();
-                if is_over || phase == Phase::Aborting {
+                if changed.is_err() || (is_closing && streams.is_empty()) {
                     return Ok(None);
                 }
-                // Streams that the client has begun go on.
+                // Streams that the client has begun go on; those that are cut off are dropped with the connection's task.
                 connection.graceful_shutdown();
                 continue;
             }
@@ -108,7 +105,7 @@ mod tests {
         (room, bytes, is_end): (usize, usize, bool),
         limit: Duration,
         pause: Duration,
-    ) -> (Result<(), NotWritten<()>>, usize) {
+    ) -> (Result<(), NotWritten>, usize) {
         let (near, far) = tokio::io::duplex(room);
         let phase = watch::Sender::new(Phase::Serving);
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
@@ -122,10 +119,10 @@ mod tests {
             let mut request = Exchange::new(session, peer, Stamp::EPOCH, None, false);
             streams.spawn(async move {
                 let head = Box::new(ResponseHeader::build(200, None).unwrap());
-                let head = request.write(Part::Head(head, false), limit, pending::<()>());
+                let head = request.write(Part::Head(head, false), limit, pending());
                 head.await.unwrap();
                 let body = Part::Body(vec![b'x'; bytes], is_end);
-                let written = request.write(body, limit, pending::<()>()).await;
+                let written = request.write(body, limit, pending()).await;
                 tells.send(written.map(drop)).unwrap();
                 request.break_off().await;
             });

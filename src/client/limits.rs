@@ -4,10 +4,12 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use pingora::http::ResponseHeader;
+use pingora::protocols::Stream;
+use pingora::protocols::http::v1::server::HttpSession;
 use serde_json::json;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
@@ -78,15 +80,6 @@ const RETRY_AFTER_S: usize = 1;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Limits {
-    /// Returns the limits for a client that sends no body any more, but what an upgraded connection carries.
-    #[must_use]
-    pub fn upgraded(self) -> Limits {
-        Limits {
-            client_read_timeout_s: Seconds::UNLIMITED,
-            ..self.lifted()
-        }
-    }
-
     /// Returns the limits for a client that may be slow and large, as a router behind a front of ours. The head's timeout stays: a
     /// client that stops within a head is of no use. So does Pingora's own limit on its size: a head is held whole.
     #[must_use]
@@ -163,17 +156,14 @@ impl ErrorResponse {
     }
 
     /// Sends the response where no request was read, and closes.
-    pub async fn send(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    pub async fn send(&self, stream: Stream) {
         let sending = async {
-            let (mut head, body) = self.head_and_body()?;
-            head.insert_header(CONNECTION, "close")?;
-            let reason = head.get_reason_phrase().unwrap_or_default();
-            let mut message = format!("HTTP/1.1 {} {reason}\r\n", self.status).into_bytes();
-            head.header_to_h1_wire(&mut message);
-            message.extend_from_slice(b"\r\n");
-            message.extend(body);
-            stream.write_all(&message).await?;
-            stream.shutdown().await?;
+            let (head, body) = self.head_and_body()?;
+            let mut session = HttpSession::new(stream);
+            session.write_response_header(Box::new(head)).await?;
+            session.write_body(&body).await?;
+            let mut stream = session.into_inner();
+            AsyncWriteExt::shutdown(&mut stream).await?;
             // Closing on unread bytes would reset the connection before the client has read the response.
             // On the heap: the task of each connection stays small.
             let mut rest = vec![0; 4096];

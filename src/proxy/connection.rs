@@ -62,47 +62,47 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     let tls = service.shared.tls.as_ref();
     let tls = tls.filter(|_| service.role == Role::Front);
     let is_clear = tls.is_none();
+    let socket = Socket::new(socket);
     let Some(_permit) = service.connection_permit() else {
         log::warn!("client {peer}: refused: there are max_connections");
         // Under TLS no response is possible before the handshake.
         return match service.refusals.try_acquire() {
             Ok(_permit) if is_clear => {
-                Refusal::TooManyConnections.response().send(socket).await;
+                let response = Refusal::TooManyConnections.response();
+                response.send(Box::new(socket)).await;
             }
-            _ => Socket::new(socket).reset(),
+            _ => socket.reset(),
         };
     };
-    let socket = Socket::new(socket);
     if service.inject(false).is_some() {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);
-    let mut stream: Stream = match tls {
-        None => Box::new(socket.clone()),
-        Some(tls) => match handshake(service, tls, (&socket, peer), &limits).await {
-            None => return,
-            Some((stream, true)) => {
-                return Box::pin(streams(service, stream, peer, &limits)).await;
-            }
-            Some((stream, false)) => stream,
-        },
+    let accepted = match tls {
+        None => Some((Box::new(socket.clone()) as Stream, false)),
+        Some(tls) => handshake(service, tls, (&socket, peer), &limits).await,
     };
+    let Some((mut stream, is_http2)) = accepted else {
+        return;
+    };
+    if is_http2 {
+        return Box::pin(streams(service, stream, peer, &limits)).await;
+    }
     // Not at hops: a router tries HTTP/2 to find out whether the server speaks gRPC, and falls back to HTTP/1.1.
     let mut may_be_http2 = is_clear && service.role == Role::Front;
     let mut buffer = BytesMut::new();
-    let mut phase = service.phase.clone();
     loop {
         // A reload may have changed them.
         let limits = service.shared.limits(&service.role);
-        let next = http1::next_head(&mut stream, &mut buffer, may_be_http2, &limits, &mut phase);
-        match next.await {
+        let next = http1::next_head(&mut stream, &mut buffer, may_be_http2, &limits);
+        match unless_closing(service, next).await.unwrap_or(Err(None)) {
             Ok(Version::HTTP_2) => {
                 let stream = Box::new(socket.with_prefix(buffer.freeze()));
                 return Box::pin(streams(service, stream, peer, &limits)).await;
             }
             Ok(_) => {}
             Err(None) => return,
-            Err(Some(why)) => return refuse(service, peer, Some(stream), why).await,
+            Err(Some(why)) => return refuse(service, peer, stream, why).await,
         }
         may_be_http2 = false;
         let read = (stream, std::mem::take(&mut buffer));
@@ -121,12 +121,10 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     }
 }
 
-/// Counts a client that sent no valid request, answers it where its connection is whole, and closes.
-async fn refuse(service: &Service, peer: SocketAddr, stream: Option<Stream>, why: Refusal) {
+/// Counts a client that sent no valid request, answers it, and closes.
+async fn refuse(service: &Service, peer: SocketAddr, stream: Stream, why: Refusal) {
     count_refusal(service, peer, why);
-    if let Some(stream) = stream {
-        why.response().send(stream).await;
-    }
+    why.response().send(stream).await;
 }
 
 /// Performs the TLS handshake. Returns the client's stream, and whether HTTP/2 was agreed on.
@@ -136,16 +134,10 @@ async fn handshake(
     (socket, peer): (&Socket, SocketAddr),
     limits: &Limits,
 ) -> Option<(Stream, bool)> {
-    let mut phase = service.phase.clone();
-    let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
     let acceptor = Acceptor::from_server_config(tls.load_full());
     let handshake = acceptor.tls_handshake(socket.clone());
     let handshake = tokio::time::timeout(limits.client_head_timeout_s.get(), handshake);
-    let accepted = tokio::select! {
-        accepted = handshake => accepted,
-        _ = closing => return None,
-    };
-    match accepted {
+    match unless_closing(service, handshake).await? {
         Ok(Ok(stream)) => {
             let is_http2 = stream.selected_alpn_proto() == Some(ALPN::H2);
             return Some((Box::new(stream), is_http2));
@@ -155,6 +147,16 @@ async fn handshake(
         Err(_) => count_refusal(service, peer, Refusal::HeadTooSlow),
     }
     None
+}
+
+/// Waits for something of a client that has no request; `None` once the proxy closes such connections.
+async fn unless_closing<T>(service: &Service, awaited: impl Future<Output = T>) -> Option<T> {
+    let mut phase = service.phase.clone();
+    tokio::select! {
+        biased;
+        _ = phase.wait_for(|phase| *phase >= Phase::Closing) => None,
+        awaited = awaited => Some(awaited),
+    }
 }
 
 /// Serves the streams of a connection of HTTP/2.
@@ -179,10 +181,10 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
                     request::refuse(service, exchange);
                     continue;
                 }
-                let service = service.clone();
+                let (service, open) = (service.clone(), service.open.subscribe());
                 streams.spawn(async move {
                     request::serve(&service, Box::new(exchange)).await;
-                    drop(permit);
+                    drop((permit, open));
                 });
             }
             Ok(None) => break,

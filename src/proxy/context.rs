@@ -5,12 +5,12 @@ use std::sync::Arc;
 use http::HeaderMap;
 use pingora::http::ResponseHeader;
 
-use crate::client::listener::Phase;
 use crate::clock::Stamp;
 use crate::request::headers::labels;
 use crate::request::{
     BodyTiming, End, Endpoint, FailedAttempt, MAX_FAILED, Moment, Observer, Outcome, ResponseFacts,
-    Side, Stamps, UpstreamKind, content_type, is_encoded, judge, reported_outcome, smg_worker,
+    Side, SpanId, Stamps, UpstreamKind, content_type, is_encoded, judge, reported_outcome,
+    smg_worker,
 };
 use crate::telemetry::prometheus::{InFlight, RequestPhase};
 
@@ -125,7 +125,9 @@ impl Context {
         let id = id.map_or_else(new_request_id, str::to_owned);
         let config = self.shared.config.load();
         if side == Side::Front && !config.workers.is_empty() {
-            self.request = Some(self.shared.joins.open(&id));
+            let span = SpanId::random();
+            self.so_far.span = Some(span);
+            self.request = Some(self.shared.joins.open(&id, span));
         }
         let mut observer = Box::new(Observer::new(side, endpoint, id));
         let row = observer.row_mut();
@@ -137,7 +139,7 @@ impl Context {
         row.labels = labels(headers, &config.label_headers);
         row.process = Some(self.shared.clock_name.clone());
         row.worker = self.role.worker().map(str::to_owned);
-        row.span_id = self.so_far.span;
+        row.span_id = self.attempt_data().map(|attempt| attempt.span);
         row.attempts = Some(1);
         if let Some(trace) = &self.trace {
             row.trace_id = Some(trace.id_text());
@@ -208,7 +210,7 @@ impl Context {
     /// Takes the head of the final response, read at `at`, and the stamps of a hop of ours that were on it.
     pub fn response_head(&mut self, head: &ResponseHeader, hop: Option<Stamps>, at: Stamp) {
         let status = head.status.as_u16();
-        self.set_attempt_status(status, End::Complete, at);
+        self.set_attempt_status(status, outcome_of(End::Complete, Some(status)), at);
         if let (Some(request), Some(span)) = (&self.request, hop.as_ref().and_then(|hop| hop.span))
         {
             request.lock().answered_by = Some(span);
@@ -233,14 +235,14 @@ impl Context {
     }
 
     /// Sets the status of a hop's attempt, and ends one that failed: the router may send the next before we have closed this one.
-    fn set_attempt_status(&self, status: u16, end: End, at: Stamp) {
+    fn set_attempt_status(&self, status: u16, outcome: Outcome, at: Stamp) {
         let Some(mut attempt) = self.attempt_data() else {
             return;
         };
         attempt.status = Some(status);
         if !attempt.has_answered() {
             attempt.ended.get_or_insert(at);
-            attempt.outcome = Some(outcome_of(end, attempt.status));
+            attempt.outcome = Some(outcome);
         }
     }
 
@@ -297,7 +299,7 @@ impl Context {
     pub fn answer(&mut self, status: u16, outcome: Outcome) {
         let now = self.shared.clock.now();
         self.timing.upstream_ended(now);
-        self.set_attempt_status(status, End::Failed(outcome, String::new()), now);
+        self.set_attempt_status(status, outcome, now);
         if let Some(observer) = &mut self.observer {
             self.response_end.get_or_insert(now);
             observer.row_mut().status = Some(status.into());
@@ -370,11 +372,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        let reason = match *self.shared.phase.borrow() {
-            Phase::Aborting => "the process shut down",
-            _ => "the request's task ended early",
-        };
-        self.end(End::Failed(Outcome::ProxyError, reason.to_owned()));
+        let reason = "the request's task ended early".to_owned();
+        self.end(End::Failed(Outcome::ProxyError, reason));
     }
 }
 

@@ -106,22 +106,19 @@ impl Joins {
         self.table.lock().shared_until = Some(end);
     }
 
-    /// Opens a request of the front. There are at most as many as the front's `max_connections`.
-    pub fn open(&self, id: &str) -> SharedRequest {
+    /// Opens a request of the front, which will be sent upstream with `span` as the parent. There are at most as many as the front's
+    /// `max_connections`.
+    pub fn open(&self, id: &str, span: SpanId) -> SharedRequest {
         let request = SharedRequest::default();
         id.clone_into(&mut request.lock().id);
+        request.lock().span = Some(span);
         let mut table = self.table.lock();
+        let by_span = &mut table.by_span.entries;
+        by_span.insert(span.number(), (None, request.clone()));
         let same = table.by_id.entry(id.to_owned()).or_default();
         same.count += 1;
         same.only = (same.count == 1).then(|| request.clone());
         request
-    }
-
-    /// The front is about to send a request upstream with `span` as the parent.
-    pub fn add_span(&self, request: &SharedRequest, span: SpanId) {
-        let by_span = &mut self.table.lock().by_span.entries;
-        by_span.insert(span.number(), (None, request.clone()));
-        request.lock().span = Some(span);
     }
 
     /// The front read `id` in the response to `request`: joins the attempt whose response had that id, if the request has no

@@ -4,10 +4,12 @@
 use std::time::Duration;
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderName, HeaderValue, Method};
+use http::{HeaderName, HeaderValue, Method, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::Stream;
 use pingora::protocols::http::ReusableHttpStream;
 use pingora::protocols::http::v1::client::HttpSession;
+use pingora::time::timeout;
 use pingora::upstreams::peer::Peer;
 use tokio::sync::SemaphorePermit;
 
@@ -45,6 +47,8 @@ struct Request<'a> {
     has_made_id: bool,
     /// Whether the client asked for our stamps and may have them.
     sends_stamps: bool,
+    /// The version of HTTP that it came by.
+    version: Version,
     /// Whether the client's connection may serve another request.
     keeps_alive: bool,
     fault: Option<Injected>,
@@ -55,9 +59,6 @@ struct Request<'a> {
     /// When the upstream last sent or took something.
     last_activity: Stamp,
 }
-
-/// The most upstreams that a request is tried at.
-const MAX_TRIES: usize = 64;
 
 /// Serves a request to its end. Returns its connection where another request may follow.
 pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<ReusableHttpStream> {
@@ -134,10 +135,11 @@ impl<'a> Request<'a> {
             id,
             has_made_id,
             sends_stamps: *role == Role::Front && may_have_stamps(shared, client),
+            version: head.version,
             keeps_alive: client.session.get_keepalive().is_some(),
             fault: None,
             upload: Upload::default(),
-            response: Response::of(head),
+            response: Response::default(),
             upload_waits_since: client.arrival,
             last_activity: client.arrival,
         }
@@ -196,21 +198,15 @@ impl<'a> Request<'a> {
         let _slot = self.wait_for_slot(&upstreams, client).await?;
         let mut last_failure = Failure::Internal("no upstream is left".to_owned());
         let mut tried = Vec::new();
-        while tried.len() < MAX_TRIES
-            && let Some(mut chosen) = upstreams.choose(&tried, &prompt)
-        {
+        while let Some(mut chosen) = upstreams.choose(&tried, &prompt) {
             if let Some(by) = chosen.by {
                 self.shared.metrics.chosen.with(&[by.name()]).inc();
             }
             let upstream = &chosen.upstream;
             self.context
                 .set_upstream(upstream.name(), &upstream.address);
-            let connected = tokio::select! {
-                biased;
-                connected = self.connect(&upstreams, &mut chosen) => connected,
-                () = client.gone() => return Err(Failure::ClientGone),
-            };
-            let (up, is_reused) = match connected {
+            let connecting = self.connect(&upstreams, &mut chosen);
+            let (stream, is_reused) = match unless_gone(client, connecting).await? {
                 Ok(connected) => connected,
                 Err(failure) => {
                     last_failure = failure;
@@ -221,7 +217,8 @@ impl<'a> Request<'a> {
             self.context.connected(is_reused);
             let head = self.upstream_head(client.head(), has_body);
             let head = head.map_err(|_| Failure::Refused(Refusal::BrokenHead))?;
-            let Err(mut failure) = self.relay(client, (up, &chosen.peer), head).await else {
+            let up = (HttpSession::new(stream), &*chosen.peer);
+            let Err(mut failure) = self.relay(client, up, head).await else {
                 return Ok(());
             };
             if !self.can_resend(&mut failure, is_reused, client.head()) {
@@ -243,14 +240,11 @@ impl<'a> Request<'a> {
         };
         let began = self.context.begin_queueing();
         let limit = Some(upstreams.rules.queue_timeout_s.get()).filter(|limit| !limit.is_zero());
-        let slot = tokio::select! {
-            biased;
-            slot = slots.acquire() => Ok(slot.ok()),
-            () = client.gone() => Err(Failure::ClientGone),
-            () = tokio::time::sleep(limit.unwrap_or(Duration::MAX)) => Err(Failure::Refused(Refusal::QueuedTooLong)),
-        };
+        let slot = timeout(limit.unwrap_or(Duration::MAX), slots.acquire());
+        let slot = unless_gone(client, slot).await;
         self.context.exclude_since(began);
-        slot
+        let slot = slot?.map_err(|_| Failure::Refused(Refusal::QueuedTooLong));
+        slot.map(Result::ok)
     }
 
     /// Connects to an upstream, at one of its addresses. Returns whether the connection served a request before.
@@ -258,20 +252,18 @@ impl<'a> Request<'a> {
         &mut self,
         upstreams: &Upstreams,
         chosen: &mut Chosen,
-    ) -> Result<(HttpSession, bool), Failure> {
+    ) -> Result<(Stream, bool), Failure> {
         let (connector, idle) = (&self.service.connector, &self.service.idle);
         let began = self.shared.clock.now();
         loop {
             if let Some(kept) = idle.take(chosen.peer.reuse_hash()) {
-                let session = HttpSession::new_with_options(kept, &*chosen.peer);
-                return Ok((session, true));
+                return Ok((kept, true));
             }
             // On the heap: it would be half of what each request holds, to its end.
-            let connecting = Box::pin(connector.get_http_session(&*chosen.peer)).await;
-            let error = match connecting {
-                Ok((session, _)) => {
+            let error = match Box::pin(connector.new_stream(&*chosen.peer)).await {
+                Ok(stream) => {
                     chosen.upstream.restore("a request has connected");
-                    return Ok((session, false));
+                    return Ok((stream, false));
                 }
                 Err(error) => error.into_up(),
             };
@@ -389,9 +381,18 @@ fn may_have_stamps(shared: &Shared, client: &Exchange) -> bool {
 /// Waits for a fault: for its time, or until it is removed.
 async fn hold(fault: &mut Injected, client: &mut Exchange) -> Result<(), Failure> {
     let time = fault.fault.ms.map(|ms| Duration::from_millis(ms.into()));
+    let removed = timeout(time.unwrap_or(Duration::MAX), fault.removed());
+    unless_gone(client, removed).await.map(drop)
+}
+
+/// Waits for something as long as the client stays, which is looked at only where that is not there yet.
+async fn unless_gone<T>(
+    client: &mut Exchange,
+    awaited: impl Future<Output = T>,
+) -> Result<T, Failure> {
     tokio::select! {
-        () = tokio::time::sleep(time.unwrap_or(Duration::MAX)) => Ok(()),
-        () = fault.removed() => Ok(()),
+        biased;
+        awaited = awaited => Ok(awaited),
         () = client.gone() => Err(Failure::ClientGone),
     }
 }

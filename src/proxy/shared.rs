@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use pingora::connectors::ConnectorOptions;
-use pingora::connectors::http::v1::Connector;
+use pingora::connectors::{ConnectorOptions, TransportConnector};
 use pingora::time::fast_timeout::set_fast_timeout_to_tokio_threshold;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -92,7 +91,7 @@ pub struct Service {
     /// Where requests go. A reload replaces them.
     pub upstreams: ArcSwap<Upstreams>,
     /// Connects to upstreams.
-    pub connector: Connector,
+    pub connector: TransportConnector,
     /// Idle connections to upstreams.
     pub idle: Idle,
 }
@@ -170,7 +169,7 @@ impl Service {
             connections: Arc::new(Semaphore::new(max_connections)),
             refusals: Semaphore::new(MAX_REFUSALS),
             upstreams: upstreams.into(),
-            connector: Connector::new(Some(options)),
+            connector: TransportConnector::new(Some(options)),
             idle: Idle::start(),
         }
     }
@@ -178,11 +177,6 @@ impl Service {
     /// Returns the permit that a connection holds while it is served; `None` at the limit.
     pub fn connection_permit(&self) -> Option<OwnedSemaphorePermit> {
         self.connections.clone().try_acquire_owned().ok()
-    }
-
-    /// Whether connections close after their next response.
-    pub fn is_closing(&self) -> bool {
-        self.stopped.is_cancelled() || *self.phase.borrow() > Phase::Serving
     }
 
     /// Injects the fault of its worker, if there is one, into a request or, if none was read, a connection.

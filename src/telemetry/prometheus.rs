@@ -7,7 +7,7 @@ pub use table::{Families, METRICS};
 
 use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Weak};
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
@@ -42,8 +42,6 @@ pub struct UpstreamFigures {
     pub in_flight: AtomicUsize,
     /// Whether it is left out, since it could not be connected to.
     pub is_out: AtomicBool,
-    /// Failed connections for requests.
-    pub connect_failures: AtomicU64,
 }
 
 /// The only phase of a pair's leg to its prefill server: meanwhile the request waits for, or streams from, the decode server.
@@ -256,6 +254,8 @@ impl Metrics {
         let mut all = self.upstreams.lock();
         all.retain(|known| known.strong_count() > 0);
         all.push(Arc::downgrade(upstream));
+        // Stays when the upstream goes, as every counter does.
+        self.upstream_connect_failures.with(&[&upstream.name]);
     }
 
     /// Copies the upstreams' current numbers into the metrics. Those of the same name are added up.
@@ -265,15 +265,12 @@ impl Metrics {
         present.sort_by_key(|upstream| upstream.is_out.load(Relaxed));
         self.upstream_in_flight.clear();
         self.upstream_healthy.clear();
-        self.upstream_connect_failures.clear();
         for upstream in present {
             let label = [upstream.name.as_str()];
             let in_flight = upstream.in_flight.load(Relaxed);
             self.upstream_in_flight.with(&label).add(in_flight as i64);
             let is_healthy = !upstream.is_out.load(Relaxed);
             self.upstream_healthy.with(&label).set(is_healthy.into());
-            let failures = upstream.connect_failures.load(Relaxed);
-            self.upstream_connect_failures.with(&label).inc_by(failures);
         }
     }
 

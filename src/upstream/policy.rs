@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
+use rand::Rng;
 use rand::seq::{IndexedRandom, IteratorRandom};
-use rand_chacha::ChaCha8Rng;
 
 use crate::names::names;
 use crate::telemetry::prometheus::ChosenBy;
@@ -65,14 +65,6 @@ pub struct Candidate {
     pub cached: usize,
 }
 
-/// Chooses by a policy.
-#[derive(Debug)]
-pub struct Chooser {
-    policy: Policy,
-    rng: ChaCha8Rng,
-    turn: usize,
-}
-
 /// The beginnings of prompts that an upstream got, an estimate of what its prefix cache holds: hashes of the blocks of recent prompts.
 /// A block is in it only with all blocks before it in its prompt.
 #[derive(Debug, Default)]
@@ -85,26 +77,25 @@ pub(super) struct Prefixes {
 /// The most recent blocks: with the old ones 8 MiB of text, some 2 million tokens.
 const MAX_RECENT: usize = 32_768;
 
-impl Chooser {
-    /// Creates a chooser with randomness from `rng`.
-    pub fn new(policy: Policy, rng: ChaCha8Rng) -> Chooser {
-        let turn = 0;
-        Chooser { policy, rng, turn }
-    }
-
-    /// Chooses one of `candidates`; `None` if there are none.
-    pub fn choose(&mut self, candidates: &[Candidate]) -> Option<usize> {
-        let chosen = match self.policy {
+impl Policy {
+    /// Chooses one of `candidates`; `None` if there are none. `turn` counts the choices of [`Policy::RoundRobin`].
+    pub fn choose(
+        self,
+        candidates: &[Candidate],
+        turn: &mut usize,
+        rng: &mut impl Rng,
+    ) -> Option<usize> {
+        let chosen = match self {
             // If one is out, the others have its turns in turn.
             Policy::RoundRobin => {
-                let at = self.turn.checked_rem(candidates.len())?;
-                self.turn = self.turn.wrapping_add(1);
+                let at = turn.checked_rem(candidates.len())?;
+                *turn = turn.wrapping_add(1);
                 candidates[at]
             }
-            Policy::Random => *candidates.choose(&mut self.rng)?,
+            Policy::Random => *candidates.choose(rng)?,
             // The pair is in random order, and the first of equals is taken: ties are fair.
             Policy::PowerOfTwo => {
-                let two = candidates.choose_multiple(&mut self.rng, 2);
+                let two = candidates.choose_multiple(rng, 2);
                 *two.min_by_key(|c| c.in_flight)?
             }
             // `cached` is 0 for the first policy.
@@ -112,7 +103,7 @@ impl Chooser {
                 let load = |c: &Candidate| (c.in_flight, c.cached);
                 let least = candidates.iter().map(load).min()?;
                 let least = candidates.iter().filter(|c| load(c) == least);
-                *least.choose(&mut self.rng)?
+                *least.choose(rng)?
             }
         };
         Some(chosen.index)

@@ -37,12 +37,27 @@ fn prompt(own: u64) -> [u64; 8] {
     [1, 2, 3, 4, 5, 6, own, own + 1]
 }
 
-fn shown(metrics: &Metrics, line: &str) -> bool {
-    let text = metrics.text();
-    text.lines().any(|shown| shown == line)
+/// Whether a scrape shows this value of an upstream's metric.
+fn shows(metrics: &Metrics, name: &str, upstream: &str, value: u64) -> bool {
+    let line = format!("queuescope_upstream_{name}{{upstream=\"{upstream}\"}} {value}");
+    metrics.text().lines().any(|shown| shown == line)
 }
 
-const IN_FLIGHT: &str = "queuescope_upstream_in_flight{upstream=";
+const FAILURES: &str = "connect_failures_total";
+
+/// A counter that falls looks as if it had begun anew, and all that is left as if it had just been counted.
+#[tokio::test]
+async fn failures_of_one_name_stay_counted_when_one_of_its_upstreams_goes() {
+    let metrics = Metrics::new().unwrap();
+    let a = "127.0.0.1:1";
+    let [front, hop] = [(); 2].map(|()| set(&[a], None, &metrics));
+    for set in [&front, &hop] {
+        set.connect_failed(&mut set.choose(&[], &[]).unwrap());
+    }
+    assert!(shows(&metrics, FAILURES, a, 2));
+    drop(front);
+    assert!(shows(&metrics, FAILURES, a, 2));
+}
 
 #[tokio::test]
 async fn a_new_set_keeps_what_it_shares_with_the_old() {
@@ -60,20 +75,20 @@ async fn a_new_set_keeps_what_it_shares_with_the_old() {
     let next = [new.choose(&[], &[]).unwrap(), new.choose(&[], &[]).unwrap()];
     let names = next.each_ref().map(|chosen| chosen.upstream.name());
     assert_eq!(names, [c, c]);
-    let in_flight = format!("{IN_FLIGHT}\"{a}\"}} 2");
-    assert!(shown(&metrics, &in_flight), "of both sets");
-    let out = format!("queuescope_upstream_healthy{{upstream=\"{b}\"}} 0");
-    assert!(shown(&metrics, &out));
+    assert!(shows(&metrics, "in_flight", a, 2), "of both sets");
+    assert!(shows(&metrics, "healthy", b, 0));
     // A request that began with the old set counts in the new one until its end.
     drop(busy);
-    assert!(shown(&metrics, &format!("{IN_FLIGHT}\"{a}\"}} 0")));
+    assert!(shows(&metrics, "in_flight", a, 0));
     assert_eq!(new.choose(&[], &[]).unwrap().upstream.name(), a);
-    // Upstreams that are used no more are not shown.
+    // Of upstreams that are used no more nothing but what was counted is shown.
     let last = set(&[a], Some(&new), &metrics);
     drop((old, new, next));
     assert_eq!(last.all.len(), 1);
     let text = metrics.text();
-    assert!(text.contains(a) && !text.contains(b), "{text}");
+    let count = |name| text.matches(name).count();
+    assert_eq!((count(a), count(b)), (3, 1), "{text}");
+    assert!(shows(&metrics, FAILURES, a, 0) && shows(&metrics, FAILURES, b, 1));
 }
 
 #[tokio::test]
@@ -186,8 +201,7 @@ async fn a_request_tries_each_address_once_and_then_another_upstream() {
     assert_eq!(tried, [V6, V4, V4_TOO, "127.0.0.1:9".parse().unwrap()]);
     let in_flight = set.all.iter().map(|one| one.counts.in_flight.load(Relaxed));
     assert_eq!(in_flight.sum::<usize>(), 0);
-    let failures = "queuescope_upstream_connect_failures_total{upstream=\"name:1\"} 3";
-    assert!(shown(&metrics, failures));
+    assert!(shows(&metrics, FAILURES, "name:1", 3));
 }
 
 #[tokio::test]

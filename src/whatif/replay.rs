@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::clock::Stamp;
 use crate::sim::engine::{self, Engine, EventKind, Profile, Prompt};
-use crate::upstream::policy::{Candidate, Chooser, Policy};
+use crate::upstream::policy::{Candidate, Policy};
 
 use super::load::{Load, Request, Times};
 
@@ -84,7 +84,7 @@ impl Deployment {
         submissions.sort();
         let mut submissions = submissions.into_iter().peekable();
         if let Some(policy) = self.policy {
-            let mut chooser = Chooser::new(policy, ChaCha8Rng::seed_from_u64(1));
+            let (mut turn, mut rng) = (0, ChaCha8Rng::seed_from_u64(1));
             for id in 0..replay.requests.len() {
                 // A router knows of an end only after the return path, and a request that it sent may not have arrived yet.
                 let known_at = replay.requests[id].arrival - self.model.return_s;
@@ -96,7 +96,7 @@ impl Deployment {
                     }
                     (0..count).for_each(|server| replay.run(server, now));
                 }
-                if let Some(chosen) = chooser.choose(&replay.servers) {
+                if let Some(chosen) = policy.choose(&replay.servers, &mut turn, &mut rng) {
                     replay.requests[id].server = chosen;
                     replay.servers[chosen].in_flight += 1;
                 }

@@ -97,11 +97,7 @@ impl Context {
         if let Some(mut attempt) = self.attempt_data() {
             attempt.forwarded = Some(now);
         }
-        // A hop has one since its attempt arrived.
         let span = *self.so_far.span.get_or_insert_with(SpanId::random);
-        if let (Some(request), None) = (&self.request, &self.attempt) {
-            self.shared.joins.add_span(request, span);
-        }
         self.trace_sending(span, now, None);
         if let Some(observer) = &mut self.observer {
             let row = observer.row_mut();

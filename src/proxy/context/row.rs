@@ -1,22 +1,27 @@
 //! The end of a request: its rows, with the clocks of hop and engine related to ours.
 
+use crate::client::listener::Phase;
 use crate::clock::Stamp;
 use crate::proxy::failure;
 use crate::proxy::join::RequestAttempts;
 use crate::proxy::shared::Role;
 use crate::request::{
-    BodyTiming, ClockOf, End, Moment, Observer, Row, ServerRole, Stamps, append_lost_server,
-    name_engine_clock, relate_engine, relate_process,
+    BodyTiming, ClockOf, End, Moment, Observer, Outcome, Row, ServerRole, Stamps,
+    append_lost_server, name_engine_clock, relate_engine, relate_process,
 };
 
 use super::{Context, outcome_of};
 
 impl Context {
     /// Ends the request and hands on its rows. Does nothing when called again.
-    pub fn end(&mut self, end: End) {
+    pub fn end(&mut self, mut end: End) {
         let (observer, attempt) = (self.observer.take(), self.attempt.take());
         if observer.is_none() && attempt.is_none() {
             return;
+        }
+        if end != End::Complete && *self.shared.phase.borrow() == Phase::Aborting {
+            // To a stream of HTTP/2 it looks as if its client were gone.
+            end = End::Failed(Outcome::ProxyError, "the process shut down".to_owned());
         }
         let now = self.shared.clock.now();
         self.timing.upstream_ended(now);
@@ -127,19 +132,16 @@ impl Context {
     /// Puts the attempts that hops of this process saw into the row.
     fn put_attempts(&self, observer: &mut Observer, attempts: RequestAttempts) {
         if let Some(last) = &attempts.last {
-            // The stamps on the response may be those of its other leg.
-            let by = self.so_far.hop.as_ref().and_then(|hop| hop.span);
-            if by != Some(last.span) {
-                let stamps = Stamps {
-                    clock: self.shared.clock_name.clone(),
-                    arrival: Some(last.arrival),
-                    forwarded: last.forwarded,
-                    host: Some(last.host.clone()),
-                    worker: Some(last.worker.clone()),
-                    ..Stamps::default()
-                };
-                observer.stamps(&stamps, &self.shared.clock_name);
-            }
+            // Stamps on the response may be those of its other leg.
+            let stamps = Stamps {
+                clock: self.shared.clock_name.clone(),
+                arrival: Some(last.arrival),
+                forwarded: last.forwarded,
+                host: Some(last.host.clone()),
+                worker: Some(last.worker.clone()),
+                ..Stamps::default()
+            };
+            observer.stamps(&stamps, &self.shared.clock_name);
         }
         let row = observer.row_mut();
         let room = attempts.last.as_ref().and_then(|last| last.room);

@@ -3,6 +3,7 @@
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
+use crate::client::listener::Phase;
 use crate::clock::{Clock, ManualClock};
 use crate::config::proxy::Config;
 use crate::proxy::hop_key::HopKey;
@@ -66,20 +67,32 @@ it reached no upstream | | 701 | 700
 an upstream has it at the end | 21 send | 9000 | 20
 not what the client delays | 2 send, 10 pending, 60 over, 100 read, 104 pending, 304 over | 306 | 1 + 4 + 2";
 
+/// Also where nothing but its drop ends it. When the process cuts requests off, the connection of a client of HTTP/2 may go before its
+/// streams: that is no leaving.
 #[test]
 fn every_request_ends_once_whatever_ends_it() {
-    for is_ended in [true, false] {
+    use Phase::{Aborting, Closing};
+    for (phase, end, outcome) in [
+        (Closing, None, "proxy_error"),
+        (Closing, Some(End::Complete), "upstream_died"),
+        (Closing, Some(End::ClientGone), "client_abort"),
+        (Aborting, Some(End::ClientGone), "proxy_error"),
+        (Aborting, Some(End::Complete), "upstream_died"),
+    ] {
         let (mut context, _) = context();
         let metrics = context.shared.metrics.clone();
         assert_eq!(metrics.in_flight(), 1);
-        if is_ended {
-            context.end(End::Complete);
-            context.end(End::Complete);
+        context.shared.phase.send_replace(phase);
+        for end in [end.clone(), end].into_iter().flatten() {
+            context.end(end);
         }
         drop(context);
         assert_eq!(metrics.in_flight(), 0);
-        let counted = "outcome=\"proxy_error\",worker=\"\"} 1";
-        assert_eq!(metrics.text().contains(counted), !is_ended);
+        let counted = metrics.requests.sets();
+        let [(labels, count)] = &counted[..] else {
+            panic!("{counted:?}")
+        };
+        assert_eq!((&*labels[1], count.get()), (outcome, 1));
     }
 }
 

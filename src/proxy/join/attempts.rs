@@ -101,16 +101,14 @@ impl Request {
             legs.clear();
         }
         // A router may pass on the error of a prefill server's leg; the decode leg is the last one all the same.
-        let by_rank = |leg: &&&Attempt| (leg.may_answer(), is_answer(leg));
-        let last = legs.iter().max_by_key(by_rank).copied();
-        let last_span = last.map(|last| last.span);
-        let is_prefill =
-            |leg: &&Attempt| leg.role != Some(ServerRole::Decode) && Some(leg.span) != last_span;
-        let prefill = legs.into_iter().find(is_prefill).map(|leg| leg.span);
-        let both = [prefill, last_span];
-        let named = last.filter(|last| answered_by == Some(last.span));
-        let is_shared = |one: &&SharedAttempt| Some(one.lock().span) == prefill;
-        let is_other = |one: &&Attempt| !both.contains(&Some(one.span));
+        legs.sort_by_key(|leg| (leg.may_answer(), is_answer(leg)));
+        let last = legs.pop();
+        let prefill = legs.pop();
+        let prefill = prefill.filter(|leg| leg.role != Some(ServerRole::Decode));
+        let [last_span, prefill_span] = [last, prefill].map(|leg| leg.map(|leg| leg.span));
+        let is_shared = |one: &&SharedAttempt| Some(one.lock().span) == prefill_span;
+        let is_other = |one: &&Attempt| ![last_span, prefill_span].contains(&Some(one.span));
+        let named = last.filter(|_| last_span == answered_by);
         let others = attempts.iter().filter(is_other).take(MAX_FAILED);
         let failed = all.iter().filter_map(|legs| failed(legs));
         RequestAttempts {

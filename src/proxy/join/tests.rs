@@ -74,9 +74,7 @@ impl Tables {
 
     /// Opens a request of the front with one id, sent with one span.
     fn open(&self, id: &str, sent_with: u64) -> SharedRequest {
-        let request = self.joins.open(id);
-        self.joins.add_span(&request, span(sent_with));
-        request
+        self.joins.open(id, span(sent_with))
     }
 
     fn counted(&self, by: &str) -> u64 {

@@ -1,6 +1,7 @@
 //! Relays a request and its response between client and upstream, in one loop.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::future::{pending, ready};
 use std::pin::pin;
 use std::time::Duration;
@@ -29,8 +30,6 @@ use super::{Request, hold, nanoseconds};
 /// A response, as far as it was read and written.
 #[derive(Default)]
 pub(super) struct Response {
-    /// The version of its request.
-    version: Version,
     /// Whether any of it was read, be it a `100 Continue`.
     pub(super) has_arrived: bool,
     /// Whether its final head was passed on, or ours was sent.
@@ -52,8 +51,8 @@ pub(super) struct Response {
 /// The most parts of a response that are read while a write to the client is pending, and the most bytes.
 const MAX_READ_AHEAD: usize = 4;
 const MAX_READ_AHEAD_BYTES: usize = 64 * 1024;
-/// The first buffer's capacity: most allocators have that at hand.
-const FIRST_CAPACITY: usize = 1024;
+/// The least capacity of a buffer: most allocators have that at hand, and most pieces fit.
+const MIN_CAPACITY: usize = 1024;
 /// The most capacity of a buffer that is used again.
 const MAX_CAPACITY: usize = 8 * 1024;
 /// A piece of more bytes waits for no other to be written with.
@@ -65,14 +64,6 @@ fn is_final(status: StatusCode) -> bool {
 }
 
 impl Response {
-    pub(super) fn of(request: &RequestHeader) -> Response {
-        Response {
-            version: request.version,
-            buffer: Vec::with_capacity(FIRST_CAPACITY),
-            ..Response::default()
-        }
-    }
-
     /// Reads a head, or a piece of the body. If it `gathers`, a piece is all that has arrived by now: many events become one write.
     async fn read(&mut self, up: &mut HttpSession, gathers: bool) -> pingora::Result<Part> {
         if let Some(error) = self.read_error.take() {
@@ -88,6 +79,7 @@ impl Response {
             return Ok(Part::Head(head, is_end));
         }
         self.buffer.clear();
+        self.buffer.reserve(MIN_CAPACITY);
         let mut next = Some(up.read_body_ref().await);
         while let Some(read) = next {
             match read {
@@ -118,8 +110,6 @@ impl Request<'_> {
         (mut up, peer): (HttpSession, &HttpPeer),
         head: RequestHeader,
     ) -> Result<(), Failure> {
-        // The loop has one timer for all reads.
-        up.read_timeout = None;
         up.write_timeout = peer.options.write_timeout;
         up.write_request_header(Box::new(head))
             .await
@@ -128,46 +118,45 @@ impl Request<'_> {
         self.send(client, &mut up, &unsent).await?;
         drop(unsent);
         let mut closed = pin!(client.closed());
+        // For all reads.
         let mut timer = pin!(tokio::time::sleep(self.time_left(peer, false)?));
+        let (mut up, mut next) = (Some(up), None);
         loop {
-            if let Some(part) = self.response.read_ahead.pop_front() {
-                self.pass(part, client, Some(&mut up)).await?;
-                continue;
-            }
             let is_answered = self.response.is_read;
             let takes_body = !self.upload.is_over && self.response.upload_error.is_none();
-            if is_answered && !takes_body {
+            if let Some(up) = up.take_if(|_| is_answered && !takes_body) {
+                // Before the client has all of the response, so that its next request finds the connection.
                 self.release(up, peer).await;
-                return Ok(());
             }
+            let ahead = &mut self.response.read_ahead;
+            if let Some(part) = next.take().or_else(|| ahead.pop_front()) {
+                self.pass(part, client, up.as_mut()).await?;
+                continue;
+            }
+            let Some(up) = &mut up else { return Ok(()) };
             // The upstream did not take the request in time, and has not answered it either.
             let has_timed_out = |error: &Error| *error.etype() == ErrorType::WriteTimedout;
             let upload_error = self.response.upload_error.as_deref();
             let is_untaken = !self.response.has_begun && upload_error.is_some_and(has_timed_out);
             let done = tokio::select! {
                 biased;
-                read = self.response.read(&mut up, self.fault.is_none()), if !is_answered => {
+                read = self.response.read(up, self.fault.is_none()), if !is_answered => {
                     if let Some(fault) = self.fault.as_mut().filter(|one| one.fault.kind == Kind::Slow)
                         && matches!(&read, Ok(Part::Body(piece, _)) if !piece.is_empty())
                     {
                         hold(fault, client).await?;
                     }
-                    let part = self.take_response(read)?;
-                    if self.response.is_read && self.upload.is_over {
-                        // Before the client has all of it, so that its next request finds the connection.
-                        self.release(up, peer).await;
-                        return self.pass(part, client, None).await;
-                    }
-                    self.pass(part, client, Some(&mut up)).await
+                    next = Some(self.take_response(read).map_err(Failure::Upstream)?);
+                    Ok(())
                 }
                 // What it sent before is read above.
                 () = ready(()), if is_untaken => {
                     Err(Failure::Upstream(Error::new_up(ErrorType::WriteTimedout)))
                 }
-                piece = body_or_close(client, takes_body) => self.send_piece(piece, client, &mut up).await,
+                piece = body_or_close(client, takes_body) => self.send_piece(piece, client, up).await,
                 () = &mut closed, if !takes_body => Err(Failure::ClientGone),
                 () = &mut timer => {
-                    let next = self.time_left(peer, takes_body);
+                    let next = self.time_left(peer, takes_body && !client.session.was_upgraded());
                     next.map(|next| timer.set(tokio::time::sleep(next)))
                 }
             };
@@ -215,12 +204,10 @@ impl Request<'_> {
     }
 
     /// Takes what was just read from upstream.
-    fn take_response(&mut self, read: pingora::Result<Part>) -> Result<Part, Failure> {
+    fn take_response(&mut self, read: pingora::Result<Part>) -> pingora::Result<Part> {
         let at = self.shared.clock.now();
-        let mut part = read.map_err(|error| {
-            let error = self.response.upload_error.take().unwrap_or(error);
-            Failure::Upstream(error.into_up())
-        })?;
+        let why = |error| self.response.upload_error.take().unwrap_or(error).into_up();
+        let mut part = read.map_err(why)?;
         self.last_activity = at;
         match &mut part {
             Part::Head(head, is_end) => self.take_head(head, *is_end, at)?,
@@ -243,7 +230,7 @@ impl Request<'_> {
         head: &mut ResponseHeader,
         is_end: bool,
         at: Stamp,
-    ) -> Result<(), Failure> {
+    ) -> pingora::Result<()> {
         self.response.has_arrived = true;
         let hop = match self.service.role {
             Role::Front => self.take_stamps(head),
@@ -258,13 +245,11 @@ impl Request<'_> {
             head.remove_header(&heads::OUTCOME);
         }
         self.context.response_head(head, hop, at);
-        let invalid = |_| Failure::Internal("a header cannot be written".to_owned());
-        let ends_by_close = heads::to_client(head, is_end, self.response.version);
-        self.response.ends_by_close = ends_by_close.map_err(invalid)?;
+        self.response.ends_by_close = heads::to_client(head, is_end, self.version)?;
         if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id)
             && !head.headers.contains_key(&identity::ID)
         {
-            head.insert_header(REQUEST_ID, id).map_err(invalid)?;
+            head.insert_header(REQUEST_ID, id)?;
         }
         self.put_stamps(head);
         Ok(())
@@ -300,19 +285,18 @@ impl Request<'_> {
         if let Part::Head(head, _) = &part {
             if is_final(head.status) {
                 self.response.has_begun = true;
-                let closes = self.service.is_closing() || self.response.ends_by_close;
+                let closes = self.service.stopped.is_cancelled() || self.response.ends_by_close;
                 // Set again: Pingora turns keep-alive off at a `100 Continue`.
                 let keeps = self.keeps_alive && !closes;
                 client
                     .session
                     .set_keepalive(keeps.then_some(self.limits.client_idle_timeout_s.get()));
-            } else if self.response.version < Version::HTTP_11 {
+            } else if self.version < Version::HTTP_11 {
                 // RFC 9110, section 15.2.
                 return Ok(());
             }
             if head.status == StatusCode::SWITCHING_PROTOCOLS {
-                // What the client sends from now on is no body: no limit of one holds.
-                self.limits = self.limits.clone().upgraded();
+                // The client may send what it likes from now on.
                 self.upload.is_over = false;
             }
         }
@@ -329,7 +313,6 @@ impl Request<'_> {
         }
         let buffer = written.map_err(|error| match error {
             NotWritten::Stalled => Failure::ClientStalled,
-            NotWritten::Interrupted(failure) => failure,
             NotWritten::ClientGone => Failure::ClientGone,
         })?;
         if (1..=MAX_CAPACITY).contains(&buffer.capacity()) {
@@ -343,14 +326,14 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Reads on while a write to the client is pending, up to what may be kept. Ends only by a failure.
-    async fn read_ahead(&mut self, up: Option<&mut HttpSession>) -> Failure {
+    /// Reads on while a write to the client is pending, up to what may be kept. Never ends.
+    async fn read_ahead(&mut self, mut up: Option<&mut HttpSession>) -> Infallible {
         let clock = &self.shared.clock;
         self.context.timing.write_pending_since = Some(clock.now());
-        let Some(up) = up else {
-            return pending().await;
-        };
-        while !self.response.is_read && self.fault.is_none() {
+        while !self.response.is_read
+            && self.fault.is_none()
+            && let Some(up) = up.as_deref_mut()
+        {
             let ahead = &self.response.read_ahead;
             let bytes = ahead.iter().map(|part| match part {
                 Part::Head(..) => 0,
@@ -361,16 +344,14 @@ impl Request<'_> {
                 break;
             }
             let read = self.response.read(up, true).await;
-            let part = match self.take_response(read) {
-                Ok(part) => part,
-                // What was read before is passed on first.
-                Err(Failure::Upstream(error)) => {
+            match self.take_response(read) {
+                Ok(part) => self.response.read_ahead.push_back(part),
+                Err(error) => {
+                    // What was read before is passed on first.
                     self.response.read_error = Some(error);
                     break;
                 }
-                Err(failure) => return failure,
-            };
-            self.response.read_ahead.push_back(part);
+            }
         }
         pending().await
     }

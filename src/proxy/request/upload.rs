@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::EXPECT;
 use pingora::protocols::http::v1::client::HttpSession;
+use pingora::time::timeout;
 use pingora::{Error, ErrorType};
 
 use crate::client::exchange::Exchange;
@@ -12,7 +13,7 @@ use crate::client::limits::Refusal;
 use crate::proxy::failure::Failure;
 use crate::request::prompt_blocks;
 
-use super::{Request, nanoseconds};
+use super::{Request, nanoseconds, unless_gone};
 
 /// The body of a request, as far as it was read.
 #[derive(Debug, Default)]
@@ -43,7 +44,7 @@ impl Request<'_> {
             let (mut start, mut enough) = (None, MAX_PROMPT_BYTES);
             while self.upload.unsent.len() < enough && !self.upload.is_over {
                 let limit = self.limits.client_read_timeout_s.get();
-                let piece = tokio::time::timeout(limit, self.read_piece(client)).await;
+                let piece = timeout(limit, self.read_piece(client)).await;
                 let piece = piece.map_err(|_| Failure::Refused(Refusal::BodyTooSlow))??;
                 let unsent = &mut self.upload.unsent;
                 let searched = unsent.len();
@@ -78,7 +79,7 @@ impl Request<'_> {
             }
             Ok::<(), Failure>(())
         };
-        let _ = tokio::time::timeout(ROOM_TIMEOUT, all).await;
+        let _ = timeout(ROOM_TIMEOUT, all).await;
         self.context.room_wait_ended(began);
     }
 
@@ -96,6 +97,10 @@ impl Request<'_> {
         upload.waited += nanoseconds(now.nanos_since(self.upload_waits_since));
         self.upload_waits_since = now;
         upload.is_over = is_end;
+        if client.session.was_upgraded() {
+            // It is no body: no limit of one holds.
+            return Ok(piece);
+        }
         if self.context.request_bytes > self.limits.request_body_max_bytes.get() {
             return Err(Failure::Refused(Refusal::BodyTooLarge));
         }
@@ -137,17 +142,12 @@ impl Request<'_> {
             if self.upload.is_over {
                 // Pingora has no time limit on this write.
                 let limit = up.write_timeout.unwrap_or(Duration::MAX);
-                let ended = pingora::time::timeout(limit, up.finish_body()).await;
+                let ended = timeout(limit, up.finish_body()).await;
                 ended.map_err(|_| Error::new(ErrorType::WriteTimedout))??;
             }
             Ok::<(), Box<Error>>(())
         };
-        let sent = tokio::select! {
-            biased;
-            sent = sending => sent,
-            () = client.gone() => return Err(Failure::ClientGone),
-        };
-        self.response.upload_error = sent.err();
+        self.response.upload_error = unless_gone(client, sending).await?.err();
         let now = self.shared.clock.now();
         (self.last_activity, self.upload_waits_since) = (now, now);
         Ok(())

@@ -159,7 +159,6 @@ fn upstreams_are_shown_while_they_are_in_use() {
         let upstream = Arc::new(UpstreamFigures {
             name: name.into(),
             in_flight: 1.into(),
-            connect_failures: 1.into(),
             ..UpstreamFigures::default()
         });
         metrics.show_upstream(&upstream);
@@ -168,21 +167,21 @@ fn upstreams_are_shown_while_they_are_in_use() {
     upstreams[1].is_out.store(true, Relaxed);
     let figures = |name: &str| {
         let shown = shown(&metrics);
-        ["connect_failures_total", "healthy", "in_flight"].map(|figure| {
+        ["healthy", "in_flight"].map(|figure| {
             let line = format!("queuescope_upstream_{figure}{{upstream=\"{name}\"}}");
             shown.get(&line).copied()
         })
     };
     // A second scrape shows the same numbers.
     for _ in 0..2 {
-        assert_eq!(figures("a:1"), [2.0, 0.0, 2.0].map(Some));
-        assert_eq!(figures("b:1"), [1.0, 1.0, 1.0].map(Some));
+        assert_eq!(figures("a:1"), [0.0, 2.0].map(Some));
+        assert_eq!(figures("b:1"), [1.0, 1.0].map(Some));
     }
     let [first, second, gone] = upstreams;
     drop((second, gone));
     first.in_flight.fetch_sub(1, Relaxed);
-    assert_eq!(figures("a:1"), [1.0, 1.0, 0.0].map(Some));
-    assert_eq!(figures("b:1"), [None; 3]);
+    assert_eq!(figures("a:1"), [1.0, 0.0].map(Some));
+    assert_eq!(figures("b:1"), [None; 2]);
 }
 
 #[test]

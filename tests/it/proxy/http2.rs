@@ -194,6 +194,26 @@ async fn a_drain_lets_streams_end_and_closes_the_connection() {
     tokio::join!(front.all_end(1, "ok", ""), ending);
 }
 
+/// They end after their connection's task, one after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_end_cuts_off_has_its_row() {
+    const REQUESTS: usize = 500;
+    let (_upstream, front) = playing(vec![Step::Silence], "max_concurrent_requests = 1").await;
+    let mut client = Http2::connect(front.addr()).await;
+    let mut calls = Vec::new();
+    for _ in 0..REQUESTS {
+        calls.push(client.post("/generate", STREAM).await);
+    }
+    let in_flight = || front.proxy.metrics().in_flight() as usize;
+    until("all requests", || in_flight() == REQUESTS).await;
+    front.proxy.abort().await;
+    let rows = rows(&front.records());
+    assert_eq!(rows.len(), REQUESTS);
+    for row in rows {
+        assert_outcome(&row, "proxy_error", "shut down");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_begins_like_it_and_is_not_is_http_1() {
     let (upstream, front) = answering("client_head_timeout_s = 1.0").await;
