@@ -75,10 +75,10 @@ impl Deployment {
         let rng = ChaCha8Rng::seed_from_u64(1);
         let mut chooser = self.policy.map(|policy| Chooser::new(policy, rng));
         for id in 0..replay.requests.len() {
+            // A router knows of an end only after the return path.
+            let known_at = replay.requests[id].arrival - self.model.return_s;
+            let now = Stamp::EPOCH.plus_seconds(known_at);
             if self.policy.is_some_and(Policy::is_by_load) {
-                // A router knows of an end only after the return path.
-                let known_at = replay.requests[id].arrival - self.model.return_s;
-                let now = Stamp::EPOCH.plus_seconds(known_at);
                 (0..count).for_each(|server| replay.run(server, now));
             }
             let chosen = chooser.as_mut().and_then(|of| of.choose(&replay.servers));
@@ -87,6 +87,8 @@ impl Deployment {
                 replay.servers[chosen].in_flight += 1;
             }
             replay.submit(id);
+            // Nothing that follows reaches it earlier: what has ended need not be held.
+            replay.run(replay.requests[id].server, now);
         }
         for server in 0..count {
             while let Some(next) = replay.engines[server].next_event_at() {
