@@ -183,7 +183,7 @@ const MIN_FITTED: f64 = 0.7;
 ///
 /// # Errors
 /// An argument is wrong, or a file cannot be read or written.
-pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
+pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     Goal::each_once(&args.goodput).map_err(Error::usage)?;
     let sweeps = sweeps(&args.set);
     each_once(&sweeps, args.find.map(Find::key))?;
@@ -237,7 +237,7 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 
 impl Results {
     /// Predicts the load of a run under every combination of settings.
-    fn predict(&mut self, mut run: Run, load: &Load, grid: &[Vec<Entry>]) -> anyhow::Result<()> {
+    fn predict(&mut self, mut run: Run, load: &Load, grid: &[Vec<Entry>]) -> Result<(), Error> {
         self.set_goals(&mut run);
         self.add_measured(run, load, self.notes(load, grid));
         if self.no_prediction.is_some() {
@@ -319,7 +319,7 @@ impl Results {
         load: &Load,
         settings: &[Entry],
         what: Find,
-    ) -> anyhow::Result<Result<Prediction, String>> {
+    ) -> Result<Result<Prediction, String>, Error> {
         let last = match what {
             Find::Servers => MAX_SERVERS as i64,
             Find::Rate => ((MAX_RATE / min_rate(load)).ln() / PRECISION.ln_1p()) as i64,
