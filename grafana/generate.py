@@ -7,15 +7,16 @@
 What a dashboard shows stands in its file in panels/; here is only how Grafana wants it said.
 """
 
-import importlib
 import json
 import pathlib
 import sys
 
-HERE = pathlib.Path(__file__).resolve().parent
-OUT = HERE / "dashboards"
-BOARDS = ("where", "engine", "health")
-SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+sys.dont_write_bytecode = True
+from panels import engine, health, where
+from panels.kinds import SOURCE
+
+OUT = pathlib.Path(__file__).parent / "dashboards"
+BOARDS = {"where": where, "engine": engine, "health": health}
 COLUMNS = 24
 
 
@@ -98,11 +99,9 @@ def placed(panels):
 
 
 def main():
-    sys.dont_write_bytecode = True
-    sys.path.insert(0, str(HERE))
     stale = []
-    for name in BOARDS:
-        text = json.dumps(board(importlib.import_module(f"panels.{name}")), indent=1) + "\n"
+    for name, of in BOARDS.items():
+        text = json.dumps(board(of), indent=1) + "\n"
         path = OUT / f"queuescope-{name}.json"
         if "--check" not in sys.argv:
             path.write_text(text)

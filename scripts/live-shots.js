@@ -1,8 +1,7 @@
 // See live-shots.sh: URL of a live page, a folder for pictures.
 "use strict";
-const { chromium } = require("playwright-core");
+const { lookAt, watched } = require("./browser.js");
 
-const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
 const SIGHTS = [["wide", 1300, 900, "light"], ["phone", 360, 740, "light"], ["phone-dark", 360, 740, "dark"]];
 
 /** In the page: what it says that is not what it read. */
@@ -36,10 +35,8 @@ function apart({ window: all }, isFirst) {
 async function look(browser, url, folder, [name, width, height, colorScheme]) {
   const wrong = [];
   let news = null;
-  const page = await browser.newPage({ viewport: { width, height }, colorScheme });
-  page.on("console", said => wrong.push(`console: ${said.text()}`));
-  page.on("pageerror", error => wrong.push(`error: ${error.message}`));
-  page.on("request", asked => { if (!asked.url().startsWith(url) && !asked.url().startsWith("data:")) wrong.push(`asks for ${asked.url()}`); });
+  const isOwn = asked => asked.startsWith(url) || asked.startsWith("data:");
+  const page = await watched(browser, { viewport: { width, height }, colorScheme }, wrong, isOwn);
   page.on("response", async answer => { if (answer.url().includes("/live.json")) news = await answer.json().catch(() => news); });
   await page.goto(url);
   await page.waitForSelector("#list li");
@@ -76,16 +73,8 @@ async function look(browser, url, folder, [name, width, height, colorScheme]) {
   if (!columns.some(of => of.unit === "time")) wrong.push("knows no time of a request");
   if (said.includes("](")) wrong.push("shows the address of a link of Markdown");
   await page.close();
-  return wrong.map(what => `${name}: ${what}`);
+  return wrong;
 }
 
-(async () => {
-  const [url, folder] = process.argv.slice(2);
-  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: FLAGS });
-  const wrong = [];
-  for (const sight of SIGHTS) wrong.push(...await look(browser, url, folder, sight));
-  await browser.close();
-  for (const what of wrong) console.error(what);
-  console.log(`the live page in ${folder}; ${wrong.length ? wrong.length + " things are wrong" : "nothing is wrong"}`);
-  process.exitCode = wrong.length ? 1 : 0;
-})();
+const [url, folder] = process.argv.slice(2);
+lookAt(`the live page in ${folder}`, SIGHTS, (browser, sight) => look(browser, url, folder, sight));

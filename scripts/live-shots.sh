@@ -7,11 +7,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
-need chromium chromium fonts-dejavu-core
-need node nodejs npm
+need_browser
 need curl curl
-[ -d .tools/browser/node_modules/playwright-core ] ||
-    npm install --silent --no-save --prefix .tools/browser playwright-core@1.65.1
 queuescope=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug}")/queuescope
 pictures=${2:-.tools/report-shots/live}
 mkdir -p "$pictures"
@@ -19,13 +16,8 @@ scratch=$(mktemp -d)
 bash scripts/keep-running.sh "$queuescope" "$scratch/demo" >"$scratch/said" 2>&1 &
 job=$!
 trap 'kill $job 2>/dev/null || true; wait; rm -rf "$scratch"' EXIT
-for _ in $(seq 300); do
-    live=$(sed -nE 's|^live page +(http[^ ]*)|\1|p' "$scratch/said")
-    [ -z "$live" ] || break
-    sleep 0.2
-done
-[ -n "$live" ] || { cat "$scratch/said" >&2; exit 1; }
-front=$(sed -nE 's|.*front (http://[0-9.:]+).*|\1|p' "$scratch/said" | head -1)
+live=$(word "$scratch/said" '^live page +(http[^ ]*)')
+front=$(word "$scratch/said" 'front (http://[0-9.:]+)')
 sleep 12
 # Again and again: the page lists the last requests only.
 while kill -0 $job 2>/dev/null; do
@@ -33,4 +25,4 @@ while kill -0 $job 2>/dev/null; do
         -d '{"model":"<script>alert(1)</script><img src=x>","prompt":"a","max_tokens":4}' || true
     sleep 1
 done &
-NODE_PATH=.tools/browser/node_modules node scripts/live-shots.js "$live" "$pictures"
+node scripts/live-shots.js "$live" "$pictures"

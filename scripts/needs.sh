@@ -1,4 +1,4 @@
-# Sourced by the other scripts: brings what a bare Debian lacks, by name, with its own package manager.
+# Sourced by the other scripts: brings what a bare Debian lacks, by name, with its own package manager; builds; waits.
 
 as_root=""
 [ "$(id -u)" -eq 0 ] || as_root=sudo
@@ -54,6 +54,20 @@ need_browser() {
     [ -d $NODE_PATH/playwright-core ] || npm install --silent --no-save --prefix .tools/browser playwright-core@1.65.1
 }
 
+# word FILE PATTERN [LOG...]: the pattern's group in FILE, once it is there. If not within a minute, shows FILE and the logs, and fails.
+word() {
+    local file=$1 pattern=$2 found
+    shift 2
+    for _ in $(seq 300); do
+        found=$(sed -nE "s|.*$pattern.*|\1|p" "$file" | head -1)
+        [ -z "$found" ] || { echo "$found" && return; }
+        sleep 0.2
+    done
+    cat "$file" "$@" >&2
+    echo "error: nothing like $pattern in $file" >&2
+    return 1
+}
+
 # What `cargo build` needs beside Rust: a C compiler, and cmake for Pingora's zlib.
 need_build_tools() {
     if ! command -v cargo >/dev/null 2>&1; then
@@ -75,4 +89,14 @@ build_release() {
         echo "building queuescope: 5 to 7 minutes from nothing on two cores, seconds from then on" >&2
     fi
     cargo build --release --locked --bin queuescope
+}
+
+# need_queuescope: exports QUEUESCOPE, the program: a release build, unless the caller names one.
+need_queuescope() {
+    if [ -z "${QUEUESCOPE:-}" ]; then
+        need_build_tools
+        build_release
+        QUEUESCOPE=${CARGO_TARGET_DIR:-target}/release/queuescope
+    fi
+    export QUEUESCOPE
 }

@@ -1,7 +1,7 @@
-"""What the scripts of paired rounds share: programs that listen, figures of /metrics, and intervals of means."""
-import re, socket, subprocess, sys, tempfile, time, urllib.request
+"""What the scripts of paired rounds share: programs that listen, traffic, figures of /metrics, and intervals of means."""
+import json, os, re, socket, subprocess, sys, tempfile, time, urllib.request
 
-folder, started = tempfile.mkdtemp(), []
+binary, folder, started = os.environ["QUEUESCOPE"], tempfile.mkdtemp(), []
 
 def port():
     with socket.socket() as free:
@@ -19,6 +19,22 @@ def start(at, *command):
         except OSError:
             time.sleep(0.02)
     sys.exit(f"error: {command[0]} does not listen; see {folder}/{at}.log")
+
+def front(name, server, *flags):
+    """Starts a front before the server at this port; its port, and that of its admin."""
+    at, admin = port(), port()
+    start(at, binary, "proxy", "--listen", f"127.0.0.1:{at}", "--admin", f"127.0.0.1:{admin}", "--upstream",
+          f"http://127.0.0.1:{server}", "--upstream-kind", "server", "--records", f"{folder}/{name}.csv", *flags)
+    return at, admin
+
+def traffic(at, requests, rate, name):
+    """Sends requests, which must all go well, to the front at this port; the summary of the run."""
+    out = f"{folder}/{name}"
+    subprocess.run([binary, "traffic", "--base-url", f"http://127.0.0.1:{at}", "--upstream-kind", "server", "--num-prompts",
+                    str(requests), "--request-rate", str(rate), "--random-input-len", "32", "--random-output-len", "8",
+                    "--max-failed", "0", "--output-dir", out],
+                   check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return json.load(open(f"{out}/summary.json"))
 
 def metric(admin, name):
     """The sum of a metric's values at the admin port of a proxy."""

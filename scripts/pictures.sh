@@ -27,11 +27,10 @@ trap 'exit 143' TERM HUP
 # shoot URL NAME WIDTH HEIGHT
 shoot() {
     timeout 120 node - "$1" "$images/$2" "$3" "$4" <<'END'
-const { chromium } = require("playwright-core");
+const { launch } = require("./scripts/browser.js");
 const [url, path, width, height] = process.argv.slice(2);
-const args = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
 (async () => {
-  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args });
+  const browser = await launch();
   const page = await browser.newPage({ viewport: { width: +width, height: +height } });
   await page.goto(url);
   await page.waitForTimeout(3000);
@@ -41,23 +40,11 @@ const args = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-back
 END
     echo "docs/images/$2"
 }
-# word FILE PATTERN: waits a minute at most for the pattern's group in the file.
-word() {
-    local found
-    for _ in $(seq 300); do
-        found=$(sed -nE "s|.*$2.*|\1|p" "$1" | head -1)
-        [ -z "$found" ] || { echo "$found" && return; }
-        sleep 0.2
-    done
-    cat "$1" "$scratch"/*.log >&2
-    echo "error: the demo says nothing of $2" >&2
-    return 1
-}
 
 timeout 300 bash scripts/keep-running.sh "$queuescope" "$scratch/demo" .tools/smg-1.13.0/bin/smg \
     >"$scratch/demo.txt" 2>"$scratch/demo.log" &
 job=$!
-live=$(word "$scratch/demo.txt" '^live page +(http[^ ]*)')
+live=$(word "$scratch/demo.txt" '^live page +(http[^ ]*)' "$scratch/demo.log")
 
 sleep 73
 shoot "$live" live.png 1200 1240
@@ -74,7 +61,7 @@ if command -v grafana >/dev/null 2>&1 || command -v grafana-server >/dev/null 2>
     build_release
     timeout 900 bash scripts/observe.sh >"$scratch/observe.txt" 2>"$scratch/observe.log" &
     job=$!
-    grafana=$(word "$scratch/observe.txt" '^Grafana +(http[^ ]*)/dashboards')
+    grafana=$(word "$scratch/observe.txt" '^Grafana +(http[^ ]*)/dashboards' "$scratch/observe.log")
     sleep 490
     shoot "$grafana/d/queuescope-where?kiosk&theme=dark&from=now-8m&to=now" where-requests-wait.png 1400 925
     end

@@ -104,12 +104,7 @@ echo "== observe.sh"
 PROMETHEUS_PORT=19090 bash scripts/observe.sh "$bin" >"$scratch/observe.out" 2>&1 &
 observe=$!
 trap 'kill $observe 2>/dev/null || true; wait; rm -rf "$scratch"' EXIT
-for _ in $(seq 150); do
-    ! grep -q '^Ctrl-C ends' "$scratch/observe.out" || break
-    kill -0 $observe
-    sleep 0.2
-done
-prometheus=$(sed -nE 's|^Prometheus +(http://[^/]*)/.*|\1|p' "$scratch/observe.out")
+prometheus=$(word "$scratch/observe.out" '^Prometheus +(http://[^/]*)/')
 query='sum by (stage) (stage:queuescope_stage_duration_seconds:share5m) > 0'
 seen=
 for _ in $(seq 180); do

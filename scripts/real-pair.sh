@@ -33,12 +33,8 @@ if [ -z "${SIM:-}" ] && [ -n "$unpatched" ]; then
     exit 1
 fi
 bash scripts/router.sh smg
-if [ -z "${QUEUESCOPE:-}" ]; then
-    need_build_tools
-    build_release
-fi
-QUEUESCOPE=${QUEUESCOPE:-${CARGO_TARGET_DIR:-target}/release/queuescope} \
-    exec "$REALSGL/venv/bin/python" -B - "$@" <<'PY'
+need_queuescope
+exec "$REALSGL/venv/bin/python" -B - "$@" <<'PY'
 import collections, csv, glob, gzip, http.server, json, os, shlex, signal, statistics, subprocess, sys, threading, time
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from scripts.started import Started

@@ -17,12 +17,8 @@ if ! "$REALSGL/venv/bin/python" -c 'import opentelemetry.sdk, opentelemetry.expo
     echo "  $REALSGL/venv/bin/pip install opentelemetry-sdk opentelemetry-exporter-otlp" >&2
     exit 1
 fi
-if [ -z "${QUEUESCOPE:-}" ]; then
-    need_build_tools
-    build_release
-fi
-QUEUESCOPE=${QUEUESCOPE:-${CARGO_TARGET_DIR:-target}/release/queuescope} \
-    exec python3 -B - "$@" <<'PY'
+need_queuescope
+exec python3 -B - "$@" <<'PY'
 import csv, glob, json, os, shlex, signal, subprocess, sys
 from scripts.started import Started
 

@@ -1,17 +1,14 @@
 // See report-shots.sh.
 "use strict";
 const fs = require("fs");
-const { chromium } = require("playwright-core");
+const { lookAt, watched } = require("./browser.js");
 
-const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
 const SIGHTS = [["wide", 1300, "light"], ["wide-dark", 1300, "dark"], ["phone", 360, "light"], ["phone-dark", 360, "dark"]];
 
 async function shoot(browser, file, folder, [name, width, colorScheme]) {
   const wrong = [];
-  const page = await browser.newPage({ viewport: { width, height: 900 }, colorScheme });
-  page.on("console", said => wrong.push(`console: ${said.text()}`));
-  page.on("pageerror", error => wrong.push(`error: ${error.message}`));
-  page.on("request", asked => { if (!/^(file|data|blob):/.test(asked.url())) wrong.push(`asks for ${asked.url()}`); });
+  const isOwn = asked => /^(file|data|blob):/.test(asked);
+  const page = await watched(browser, { viewport: { width, height: 900 }, colorScheme }, wrong, isOwn);
   await page.goto("file://" + file);
   // A script that does not run leaves nothing to look at.
   if (wrong.length) return wrong;
@@ -47,7 +44,7 @@ async function shoot(browser, file, folder, [name, width, colorScheme]) {
   });
   if (isDrawn) wrong.push("draws a chart that was removed");
   await page.close();
-  return wrong.map(what => `${name}: ${what}`);
+  return wrong;
 }
 
 /** In the page: where the table of a run's latencies does not say what the report's JSON does. */
@@ -101,13 +98,5 @@ async function use(page) {
   return wrong;
 }
 
-(async () => {
-  const [file, folder] = process.argv.slice(2);
-  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: FLAGS });
-  const wrong = [];
-  for (const sight of SIGHTS) wrong.push(...await shoot(browser, file, folder, sight));
-  await browser.close();
-  for (const what of wrong) console.error(what);
-  console.log(`${SIGHTS.length} pictures in ${folder}; ${wrong.length ? wrong.length + " things are wrong" : "nothing is wrong"}`);
-  process.exitCode = wrong.length ? 1 : 0;
-})();
+const [file, folder] = process.argv.slice(2);
+lookAt(`${SIGHTS.length} pictures in ${folder}`, SIGHTS, (browser, sight) => shoot(browser, file, folder, sight));

@@ -8,17 +8,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
-need_build_tools
 need python3 python3
-if [ -z "${QUEUESCOPE:-}" ]; then
-    build_release
-fi
-QUEUESCOPE=${QUEUESCOPE:-${CARGO_TARGET_DIR:-target}/release/queuescope} PYTHONPATH=scripts PYTHONDONTWRITEBYTECODE=1 exec python3 - "$@" <<'PY'
-import http.client, json, os, random, subprocess, sys, threading, time
-from paired import folder, interval, metric, port, start, started
+need_queuescope
+exec python3 -B - "$@" <<'PY'
+import http.client, os, random, sys, threading, time
+from scripts.paired import binary, front, interval, metric, port, start, started, traffic
 
 rounds, requests, rate = (int(a) for a in (sys.argv[1:] + ["10", "500", "100"][len(sys.argv) - 1:]))
-binary = os.environ["QUEUESCOPE"]
 # 7 requests of 64 tokens a message are 511 spans; so many messages a second are 20 000 requests a minute.
 TOKENS, TOGETHER = 64, 7
 EVERY = 60 * TOGETHER / 20_000
@@ -85,12 +81,9 @@ try:
     start(server, binary, "sim", "--port", str(server), "--instant")
     fronts = {}
     for name in ("front", "aside"):
-        front, admin, spans = port(), port(), port()
-        start(front, binary, "proxy", "--listen", f"127.0.0.1:{front}", "--admin", f"127.0.0.1:{admin}", "--upstream",
-              f"http://127.0.0.1:{server}", "--upstream-kind", "server", "--records", f"{folder}/{name}.csv",
-              "--engine-traces", f"127.0.0.1:{spans}")
-        fronts[name] = (front, admin, spans)
-    front, admin, _ = fronts["front"]
+        spans = port()
+        fronts[name] = (*front(name, server, "--engine-traces", f"127.0.0.1:{spans}"), spans)
+    at, admin, _ = fronts["front"]
     cpu, p99, sent = {"front": [], "aside": []}, {"front": [], "aside": []}, {"front": [0], "aside": [0]}
     span_cpu = []
     for turn in range(-1, rounds):
@@ -99,18 +92,14 @@ try:
             before, spent, count = metric(admin, "process_cpu_seconds_total"), metric(to[1], "process_cpu_seconds_total"), sent[way][0]
             sender = threading.Thread(target=send, args=(to[2], stop, sent[way]))
             sender.start()
-            out = f"{folder}/{way}.{turn}"
-            subprocess.run([binary, "traffic", "--base-url", f"http://127.0.0.1:{front}", "--upstream-kind", "server",
-                            "--num-prompts", str(requests), "--request-rate", str(rate), "--random-input-len", "32",
-                            "--random-output-len", "8", "--max-failed", "0", "--output-dir", out],
-                           check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            total = traffic(at, requests, rate, f"{way}.{turn}")
             stop.set()
             sender.join()
             time.sleep(0.5)
             used = metric(admin, "process_cpu_seconds_total") - before
             if turn >= 0:  # The first warms up.
                 cpu[way].append(used / requests * 1e6)
-                p99[way].append(json.load(open(f"{out}/summary.json"))["p99_e2e_latency_ms"])
+                p99[way].append(total["p99_e2e_latency_ms"])
                 if way == "aside":
                     spent = metric(to[1], "process_cpu_seconds_total") - spent
                     span_cpu.append(spent / (sent[way][0] - count) / (TOGETHER * (TOKENS + 9)) * 1e9)

@@ -8,18 +8,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
-need_build_tools
 need python3 python3
 bash scripts/collector.sh >&2
-if [ -z "${QUEUESCOPE:-}" ]; then
-    build_release
-fi
-QUEUESCOPE=${QUEUESCOPE:-${CARGO_TARGET_DIR:-target}/release/queuescope} PYTHONPATH=scripts PYTHONDONTWRITEBYTECODE=1 exec python3 - "$@" <<'PY'
-import json, os, random, socket, subprocess, sys, time
-from paired import folder, interval, metric, port, start, started
+need_queuescope
+exec python3 -B - "$@" <<'PY'
+import random, socket, sys, time
+from scripts.paired import binary, front, interval, metric, port, start, started, traffic
 
 rounds, requests, rate = (int(a) for a in (sys.argv[1:] + ["15", "1000", "250"][len(sys.argv) - 1:]))
-binary, silent = os.environ["QUEUESCOPE"], socket.socket()
+silent = socket.socket()
 # Connections wait in the kernel: nobody ever reads them.
 silent.bind(("127.0.0.1", 0))
 silent.listen(64)
@@ -32,24 +29,17 @@ try:
     ways = {"off": None, "on": f"http://127.0.0.1:{grpc}", "dead": f"http://127.0.0.1:{silent.getsockname()[1]}"}
     fronts = {}
     for way, collector in ways.items():
-        front, admin = port(), port()
         flags = ["--otlp-endpoint", collector, "--otlp-protocol", "grpc"] if collector else []
-        start(front, binary, "proxy", "--listen", f"127.0.0.1:{front}", "--admin", f"127.0.0.1:{admin}", "--upstream",
-              f"http://127.0.0.1:{server}", "--upstream-kind", "server", "--records", f"{folder}/{way}.csv", *flags)
-        fronts[way] = (front, admin)
+        fronts[way] = front(way, server, *flags)
     cpu, p99 = {way: [] for way in ways}, {way: [] for way in ways}
     for turn in range(-1, rounds):
         for way in random.sample(list(ways), len(ways)):
-            front, admin = fronts[way]
-            before, out = metric(admin, "process_cpu_seconds_total"), f"{folder}/{way}.{turn}"
-            subprocess.run([binary, "traffic", "--base-url", f"http://127.0.0.1:{front}", "--upstream-kind", "server",
-                            "--num-prompts", str(requests), "--request-rate", str(rate), "--random-input-len", "32",
-                            "--random-output-len", "8", "--max-failed", "0", "--output-dir", out],
-                           check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            at, admin = fronts[way]
+            before = metric(admin, "process_cpu_seconds_total")
+            total = traffic(at, requests, rate, f"{way}.{turn}")
             # What waited is sent.
             time.sleep(1.5)
             used = metric(admin, "process_cpu_seconds_total") - before
-            total = json.load(open(f"{out}/summary.json"))
             if turn >= 0:  # The first warms up.
                 cpu[way].append(used / requests * 1e6)
                 p99[way].append(total["p99_e2e_latency_ms"])

@@ -299,10 +299,8 @@ impl Joiner {
         // Limited, as a log may grow as fast as it is read, or its disk not answer.
         let until = self.clock.now().plus_nanos(LAST_WAIT_NANOS);
         loop {
-            self.read_logs(self.clock.now());
-            let is_behind = self.logs.as_ref().is_some_and(|logs| logs.is_behind);
             // A reading that had begun before does not count as the last one.
-            let goes_on = is_behind || std::mem::take(&mut is_stale);
+            let goes_on = self.read_logs(self.clock.now()) || std::mem::take(&mut is_stale);
             if !goes_on || self.clock.now() >= until {
                 break;
             }
@@ -343,17 +341,22 @@ impl Joiner {
         }
     }
 
-    fn read_logs(&mut self, now: Stamp) {
-        let Some(logs) = &mut self.logs else { return };
-        let lines = logs.poll().into_iter();
-        self.next_read = match logs.is_behind {
+    /// Returns whether lines were left unread.
+    fn read_logs(&mut self, now: Stamp) -> bool {
+        let Some(logs) = &mut self.logs else {
+            return false;
+        };
+        let (lines, is_behind) = logs.poll();
+        self.next_read = match is_behind {
             true => now,
             false => now.plus_nanos(LOG_PERIOD_NANOS),
         };
+        let lines = lines.into_iter();
         let late = lines.map(|line| self.table.add_log_line(line, now));
         let late = late.filter(|is_late| *is_late).count();
         self.output
             .count(TimingSource::Log, JoinOutcome::Late, late);
+        is_behind
     }
 
     fn record_ready(&mut self, now: Stamp) {

@@ -2,7 +2,7 @@
 //! starts itself once more to be it.
 
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use async_trait::async_trait;
 use pingora::Result;
@@ -11,7 +11,7 @@ use pingora::server::Server;
 use pingora::server::configuration::ServerConf;
 use pingora::upstreams::peer::HttpPeer;
 
-use crate::chain::{Process, free_port, wait_for};
+use crate::chain::{Process, free_port, listening};
 
 struct Bare {
     upstream: SocketAddr,
@@ -55,12 +55,7 @@ pub fn run_if_asked() {
 /// Starts it before `upstream`, in a process of its own.
 pub fn start(upstream: SocketAddr, threads: usize) -> (Process, SocketAddr) {
     let listen = free_port();
-    let child = Command::new(std::env::current_exe().unwrap())
-        .env(ASKED, format!("{listen} {upstream} {threads}"))
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("bare Pingora starts");
-    let process = Process(child);
-    wait_for(listen);
-    (process, listen)
+    let mut bench = Command::new(std::env::current_exe().unwrap());
+    let asked = format!("{listen} {upstream} {threads}");
+    listening(bench.env(ASKED, asked), listen)
 }

@@ -186,11 +186,13 @@ pub fn free_port() -> SocketAddr {
     socket.local_addr().unwrap()
 }
 
-/// Waits until somebody listens there.
-pub fn wait_for(address: SocketAddr) {
-    for _ in 0..1000 {
+/// Starts a process that is to listen there, and waits until it does.
+pub fn listening(command: &mut Command, address: SocketAddr) -> (Process, SocketAddr) {
+    let child = command.stdout(Stdio::null()).spawn();
+    let process = Process(child.expect("the command starts"));
+    for _ in 0..6000 {
         if TcpStream::connect(address).is_ok() {
-            return;
+            return (process, address);
         }
         sleep(Duration::from_millis(10));
     }
@@ -257,17 +259,9 @@ fn nginx(command: &str, folder: &Path, server: SocketAddr) -> (Process, SocketAd
     );
     let path = folder.join("nginx.conf");
     fs::write(&path, config).unwrap();
-    let child = Command::new(command)
-        .arg("-e")
-        .arg(folder.join("errors"))
-        .arg("-c")
-        .arg(path)
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("nginx starts");
-    let process = Process(child);
-    wait_for(listen);
-    (process, listen)
+    let mut nginx = Command::new(command);
+    nginx.arg("-e").arg(folder.join("errors"));
+    listening(nginx.arg("-c").arg(path), listen)
 }
 
 /// In one process of one thread, which is no worker of a master.
@@ -292,17 +286,9 @@ fn haproxy(command: &str, folder: &Path, server: SocketAddr) -> (Process, Socket
     );
     let path = folder.join("haproxy.cfg");
     fs::write(&path, config).unwrap();
-    let child = Command::new(command)
-        .arg("-db")
-        .arg("-f")
-        .arg(path)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("haproxy starts");
-    let process = Process(child);
-    wait_for(listen);
-    (process, listen)
+    let mut haproxy = Command::new(command);
+    haproxy.args(["-db", "-f"]).arg(path).stderr(Stdio::null());
+    listening(&mut haproxy, listen)
 }
 
 /// It sends requests once it has found its worker healthy.
@@ -310,22 +296,11 @@ fn router(command: &str, server: SocketAddr) -> (Process, SocketAddr) {
     let listen = free_port();
     let metrics = free_port().port().to_string();
     let (port, url) = (listen.port().to_string(), format!("http://{server}"));
-    let child = Command::new(command)
-        .args([
-            "launch",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            &port,
-            "--worker-urls",
-            &url,
-        ])
-        .args(["--prometheus-port", &metrics, "--log-level", "error"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the router starts");
-    let process = Process(child);
+    let mut router = Command::new(command);
+    router.args(["launch", "--host", "127.0.0.1", "--port", &port]);
+    router.args(["--worker-urls", &url, "--prometheus-port", &metrics]);
+    router.args(["--log-level", "error"]).stderr(Stdio::null());
+    let process = listening(&mut router, listen);
     for _ in 0..600 {
         if is_ready(listen) {
             break;
@@ -333,7 +308,7 @@ fn router(command: &str, server: SocketAddr) -> (Process, SocketAddr) {
         sleep(Duration::from_millis(100));
     }
     assert!(is_ready(listen), "{command} is not ready after a minute");
-    (process, listen)
+    process
 }
 
 fn is_ready(address: SocketAddr) -> bool {

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use clap::Parser;
 use nix::sys::resource::{UsageWho, getrusage};
 use queuescope::clock::{Clock, NANOS};
-use queuescope::request::{Moment, Period};
-use queuescope::stats::quantile;
+use queuescope::request::{Moment, Period, Row};
+use queuescope::stats::{quantile, sorted};
 use queuescope::traffic::{self, Args, Run, Stop};
 
 /// One round's figures, lag in milliseconds.
@@ -58,20 +58,19 @@ fn main() {
         let rounds: Vec<Round> = (1..=rounds)
             .map(|seed| round(&server.url, rate, seconds, &tokens, seed))
             .collect();
-        let middle = |get: &dyn Fn(&Round) -> f64| {
-            let mut all: Vec<f64> = rounds.iter().map(get).collect();
-            all.sort_by(f64::total_cmp);
+        let middle = |get: fn(&Round) -> f64| {
+            let all = sorted(rounds.iter().map(get));
             quantile(&all, 0.5).unwrap()
         };
         println!(
             "{rate:>8} {:>11.3} {:>11.3} {:>8.3} {:>9.3} {:>9.3} {:>9.3} {:>11.3} {:>12}",
-            middle(&|round| round.asked_rate),
-            middle(&|round| round.sent_rate),
-            middle(&|round| (round.sent_rate / round.asked_rate - 1.0).abs() * 100.0),
-            middle(&|round| round.lag[0]),
-            middle(&|round| round.lag[1]),
-            middle(&|round| round.lag[2]),
-            middle(&|round| round.cpu_ms),
+            middle(|round| round.asked_rate),
+            middle(|round| round.sent_rate),
+            middle(|round| (round.sent_rate / round.asked_rate - 1.0).abs() * 100.0),
+            middle(|round| round.lag[0]),
+            middle(|round| round.lag[1]),
+            middle(|round| round.lag[2]),
+            middle(|round| round.cpu_ms),
             format!(
                 "{}/{}",
                 rounds.iter().map(|round| round.ok).sum::<usize>(),
@@ -112,12 +111,8 @@ fn round(url: &str, rate: &str, seconds: f64, tokens: &str, seed: u64) -> Round 
     let run = run.expect("a run");
     drop(runtime);
     let requests = run.rows.len();
-    let mut lag: Vec<f64> = run
-        .rows
-        .iter()
-        .filter_map(|row| Some(row.timeline.nanos(Period::SCHEDULE_LAG)? as f64 / 1e6))
-        .collect();
-    lag.sort_by(f64::total_cmp);
+    let lag = |row: &Row| Some(row.timeline.nanos(Period::SCHEDULE_LAG)? as f64 / 1e6);
+    let lag = sorted(run.rows.iter().filter_map(lag));
     let (asked_rate, sent_rate) = both_rates(&run);
     Round {
         asked_rate,
@@ -135,16 +130,12 @@ fn both_rates(run: &Run) -> (f64, f64) {
     let offsets = run.plan.offsets.first().zip(run.plan.offsets.last());
     let (first, last) = offsets.unwrap();
     let asked = (last - first) as f64 / NANOS as f64;
-    let sent = run
-        .rows
-        .iter()
-        .filter_map(|row| row.timeline.raw(Moment::Sent));
-    let sent: Vec<_> = sent.collect();
-    let taken = sent
-        .iter()
-        .max()
-        .unwrap()
-        .since(*sent.iter().min().unwrap());
+    let rows = run.rows.iter();
+    let mut sent: Vec<_> = rows
+        .filter_map(|row| row.timeline.raw(Moment::Sent))
+        .collect();
+    sent.sort();
+    let taken = sent[sent.len() - 1].since(sent[0]);
     (gaps / asked, (sent.len() - 1) as f64 / taken)
 }
 

@@ -38,15 +38,7 @@ pub fn print(case: &Case, chains: &[Chain], found: &[Vec<Round>]) {
     let direct = &found[0];
     for (chain, rounds) in chains.iter().zip(found) {
         let over = |figure: fn(&Round) -> f64| middle(rounds.iter().map(figure).collect());
-        // Against the same round's: what else the machine did then falls on both.
-        let added = |figure: fn(&Round) -> f64| {
-            let pairs = rounds.iter().zip(direct);
-            middle(
-                pairs
-                    .map(|(one, none)| figure(one) - figure(none))
-                    .collect(),
-            )
-        };
+        let added = |figure: fn(&Round) -> f64| added(rounds, direct, figure);
         println!(
             "{:<23} {:>9.0} {:>9.0} {:>9.0} {:>9.0} {:>9.2} {:>9.1} {:>9.0} {:>8.0} {:>7.1}",
             chain.way.name(),
@@ -77,12 +69,7 @@ pub fn quoted(cases: &[Case], chains: &[Chain], found: &[Vec<Vec<Round>>]) {
     let (many, paced, requests) = (of(Kind::Many), of(Kind::Paced), of(Kind::Requests));
     for (index, chain) in chains.iter().enumerate().skip(1) {
         let added = |rounds: &[Vec<Round>], figure: fn(&Round) -> f64| {
-            let pairs = rounds[index].iter().zip(&rounds[0]);
-            middle(
-                pairs
-                    .map(|(one, none)| figure(one) - figure(none))
-                    .collect(),
-            )
+            added(&rounds[index], &rounds[0], figure)
         };
         let over = |rounds: &[Vec<Round>], figure: fn(&Round) -> f64| {
             middle(rounds[index].iter().map(figure).collect())
@@ -115,22 +102,7 @@ fn ratios(case: &Case, chains: &[Chain], found: &[Vec<Round>]) {
     };
     let (one, two) = (rounds(Way::Bare(1)), rounds(Way::Bare(2)));
     let front = rounds(Way::Front);
-    let ratio = |ours: &[Round], bare: &[Round]| {
-        let pairs = ours.iter().zip(bare);
-        middle(
-            pairs
-                .map(|(ours, bare)| figure(ours) / figure(bare))
-                .collect(),
-        )
-    };
-    let second = |both: &[Round], first: &[Round], figure: &dyn Fn(&Round) -> f64| {
-        let pairs = both.iter().zip(first);
-        middle(
-            pairs
-                .map(|(both, first)| figure(both) - figure(first))
-                .collect(),
-        )
-    };
+    let ratio = |ours, bare| paired(ours, bare, |ours, bare| figure(ours) / figure(bare));
     println!(
         "CPU, times bare Pingora of as many layers: front {:.2}, front+hop {:.2} (1 process), {:.2} (2 processes)",
         ratio(front, one),
@@ -144,8 +116,19 @@ fn ratios(case: &Case, chains: &[Chain], found: &[Vec<Round>]) {
     ] {
         println!(
             "second layer, {name:<17} {:>8.2} us CPU, {:>6.0} us at p50",
-            second(both, first, &figure),
-            second(both, first, &|round| round.p50)
+            added(both, first, figure),
+            added(both, first, |round| round.p50)
         );
     }
+}
+
+/// How much more a figure is than the same round's of others.
+fn added(rounds: &[Round], others: &[Round], figure: impl Fn(&Round) -> f64) -> f64 {
+    paired(rounds, others, |round, other| figure(round) - figure(other))
+}
+
+/// The median over pairs of one round: what else the machine did then falls on both.
+fn paired(rounds: &[Round], others: &[Round], figure: impl Fn(&Round, &Round) -> f64) -> f64 {
+    let pairs = rounds.iter().zip(others);
+    middle(pairs.map(|(round, other)| figure(round, other)).collect())
 }

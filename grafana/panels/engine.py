@@ -32,7 +32,7 @@ def gauge(name, add="sum"):
     return f"{add} by (worker, worker_at) ({named})"
 
 
-SHARE = f"""sum by (worker) ({'rate(queuescope_attempts_total{' + WORKER + '}[$__rate_interval])'})"""
+SHARE = total("queuescope_attempts_total", "worker", WORKER)
 
 PANELS = [
     figure(
@@ -150,7 +150,7 @@ PANELS = [
     lines(
         "Attempts that failed",
         "Attempts at a server that brought no good response, by worker. A router that tries again hides them from clients.",
-        (f"""sum by (worker, outcome) (rate(queuescope_attempts_total{{outcome!="ok", {WORKER}}}[$__rate_interval]))""", "{{worker}} {{outcome}}"),
+        (total("queuescope_attempts_total", "worker, outcome", f'outcome!="ok", {WORKER}'), "{{worker}} {{outcome}}"),
         unit="reqps",
         size=(8, 8),
     ),

@@ -1,6 +1,6 @@
 """Proxy health: what it costs, what it loses, what it cannot see."""
 
-from .kinds import cells, figure, heading, heatmap, lines, quantile, total
+from .kinds import cells, figure, heading, heatmap, lines, quantile, rate, total
 
 UID = "queuescope-health"
 TITLE = "queuescope: proxy health"
@@ -100,7 +100,7 @@ PANELS = [
     lines(
         "Processor",
         "Cores in use. Near the `threads` of the config, the proxy cannot do more.",
-        (f'rate(process_cpu_seconds_total{{job="queuescope", {HERE}}}[$__rate_interval])', "{{instance}}"),
+        (rate("process_cpu_seconds_total", f'job="queuescope", {HERE}'), "{{instance}}"),
         size=(8, 8),
     ),
     lines(

@@ -1,10 +1,11 @@
 """The kinds of panels, and the queries that several of them share."""
 
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 RATE = "$__rate_interval"
 
 
-def rate(metric, select="", of=RATE):
-    return f"rate({metric}{braces(select)}[{of}])"
+def rate(metric, select=""):
+    return f"rate({metric}{braces(select)}[{RATE}])"
 
 
 def total(metric, by="", select=""):
@@ -132,14 +133,13 @@ def heading(title):
 
 
 def panel(kind, title, about, queries, size):
-    source = {"type": "prometheus", "uid": "${datasource}"}
     return {
         "type": kind,
         "title": title,
         "description": about,
-        "datasource": source,
+        "datasource": SOURCE,
         "targets": [
-            {"refId": chr(ord("A") + number), "datasource": source, "expr": query, "legendFormat": legend, "range": True}
+            {"refId": chr(ord("A") + number), "datasource": SOURCE, "expr": query, "legendFormat": legend, "range": True}
             for number, (query, legend) in enumerate(queries)
         ],
         "size": size,

@@ -28,8 +28,6 @@ pub struct LogReader {
     /// How long polls have waited for it.
     waited: Duration,
     is_silence_logged: bool,
-    /// Whether the last poll left lines unread, or the disk did not answer it.
-    pub is_behind: bool,
 }
 
 /// The reports of new lines, and whether lines were left unread.
@@ -105,38 +103,36 @@ impl LogReader {
             is_reading: false,
             waited: Duration::ZERO,
             is_silence_logged: false,
-            is_behind: false,
         }
     }
 
-    /// Reads the lines written since the last call. Returns each line's report, or leaves it to the next call if the disk is slow.
-    pub fn poll(&mut self) -> Vec<EngineReport> {
+    /// Reads the lines written since the last call; if the disk is slow, leaves them to the next call.
+    pub fn poll(&mut self) -> Reading {
         self.read_within(POLL_TIMEOUT)
     }
 
-    fn read_within(&mut self, timeout: Duration) -> Vec<EngineReport> {
+    fn read_within(&mut self, timeout: Duration) -> Reading {
         if !std::mem::replace(&mut self.is_reading, true) {
             // Fails if the thread has failed, and then so does what follows.
             let _ = self.request.send(());
             self.waited = Duration::ZERO;
         }
         match self.readings.recv_timeout(timeout) {
-            Ok((reports, is_behind)) => {
+            Ok(reading) => {
                 self.is_reading = false;
-                self.is_behind = is_behind;
-                reports
+                reading
             }
             Err(error) => {
-                self.is_behind = error == RecvTimeoutError::Timeout;
+                let is_slow = error == RecvTimeoutError::Timeout;
                 self.waited += timeout;
-                let is_silent = self.is_behind && self.waited >= START_TIMEOUT;
+                let is_silent = is_slow && self.waited >= START_TIMEOUT;
                 if is_silent && !std::mem::replace(&mut self.is_silence_logged, true) {
                     let path = self.path.display();
                     log::warn!(
                         "engine logs: {path}: the disk does not answer; nothing waits for it"
                     );
                 }
-                Vec::new()
+                (Vec::new(), is_slow)
             }
         }
     }

@@ -428,7 +428,7 @@ fn name_of(path: &Path) -> String {
 }
 
 /// Adds their folders to equal names.
-fn make_names_unique(runs: &mut [Run]) {
+pub fn make_names_unique(runs: &mut [Run]) {
     let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
     for (run, name) in runs.iter_mut().zip(&names) {
         if names.iter().filter(|other| *other == name).count() > 1 {

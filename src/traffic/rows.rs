@@ -338,7 +338,7 @@ impl EngineLogs {
         if self.has_waiting() && now.nanos_since(self.last_read) >= EngineLogs::READ_PERIOD_NANOS {
             self.last_read = now;
             let table = &mut self.table;
-            for line in self.folder.poll() {
+            for line in self.folder.poll().0 {
                 table.add_log_line(line, now);
             }
             self.ready.extend(table.take_ready(now));

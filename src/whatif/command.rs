@@ -10,14 +10,14 @@ use toml::Value;
 use crate::disk;
 use crate::error::Error;
 use crate::experiment::plan::grid::{self, Entry};
-use crate::report::load::{Goal, goals_ms};
+use crate::report::load::{Goal, Summary, goals_ms};
 use crate::report::outputs;
 use crate::report::reader::{self, Run, inputs};
-use crate::request::ColumnId;
+use crate::table::rows;
 use crate::units::{at_least, round_to_four_digits, share};
 use crate::upstream::Policy;
 
-use super::figures::{goal, goodput_share};
+use super::figures::{Figures, goal};
 use super::fit::Fit;
 use super::load::Load;
 use super::replay::{Deployment, Model};
@@ -74,26 +74,35 @@ pub struct Args {
 }
 
 impl Args {
-    /// Reads the given runs and the load of each; those without a request to replay are left out, with a note on the first load.
-    fn read(&self, given: &[PathBuf]) -> anyhow::Result<(Vec<Run>, Vec<Load>)> {
-        let (mut runs, mut loads, mut empty) = (Vec::new(), Vec::new(), Vec::new());
-        for mut run in reader::load(given)?.runs {
+    /// Reads the given runs and the load of each. Those that cannot be read or replayed are left out, with a note on the first load.
+    ///
+    /// # Errors
+    /// None can.
+    fn read(&self, given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
+        let (mut read, mut problems) = (Vec::new(), Vec::new());
+        for path in rows::without_duplicates(given) {
+            match reader::load(&[path]) {
+                Ok(loaded) => read.extend(loaded.runs),
+                Err(problem) => problems.push(problem.message),
+            }
+        }
+        reader::make_names_unique(&mut read);
+        let (mut runs, mut loads) = (Vec::new(), Vec::new());
+        for mut run in read {
             run.given_slots = self.max_running_requests;
             run.given_pool = self.max_total_tokens;
-            let load = Load::of(&run)?;
-            if load.requests.is_empty() {
-                let first = run.table.first_rows().next();
-                let seen_by = first.map(|row| run.table.text(ColumnId::seen_by, row));
-                let hint = if seen_by == Some("hop") { OF_HOPS } else { "" };
-                empty.push(format!("{}: {NOTHING_TO_REPLAY}{hint}", load.name));
-                continue;
+            match Load::of(&run) {
+                Ok(load) => {
+                    runs.push(run);
+                    loads.push(load);
+                }
+                Err(problem) => problems.push(problem.message),
             }
-            runs.push(run);
-            loads.push(load);
         }
-        let problem = || Error::usage(format!("nothing is to be replayed; {}", empty.join("; ")));
-        let first = loads.first_mut().ok_or_else(problem)?;
-        first.notes.append(&mut empty);
+        match loads.first_mut() {
+            Some(first) => first.notes.extend(problems),
+            None => return Err(Error::usage(problems.join("; "))),
+        }
         Ok((runs, loads))
     }
 }
@@ -113,6 +122,17 @@ impl Find {
         match self {
             Find::Servers => SERVERS,
             Find::Rate => RATE,
+        }
+    }
+
+    /// The value of a candidate, counted from 1. Each has more capacity to spare than the one before: one server more, or a rate that
+    /// is lower by `PRECISION`.
+    fn candidate(self, at: i64) -> Value {
+        match self {
+            Find::Servers => at.into(),
+            Find::Rate => {
+                round_to_four_digits(MAX_RATE * (1.0 + PRECISION).powi(-at as i32)).into()
+            }
         }
     }
 }
@@ -139,8 +159,16 @@ struct Results {
     runs: Vec<Run>,
 }
 
-/// A load replayed under some settings: these, the servers, and the requests with their predicted times.
-type Replayed = (Vec<Entry>, Deployment, Load);
+/// A load replayed under some settings.
+struct Prediction {
+    settings: Vec<Entry>,
+    servers: Deployment,
+    /// The load with the predicted times of its requests.
+    load: Load,
+    /// The same as a run, with its figures.
+    run: Run,
+    summary: Summary,
+}
 
 /// The relative distance between two rates that `--find rate` tries.
 const PRECISION: f64 = 0.02;
@@ -150,17 +178,12 @@ const MAX_EXTRAPOLATION: f64 = 2.5;
 /// of `--fit` were less than `MIN_FITTED` times as full.
 const NEARLY_FULL: f64 = 0.9;
 const MIN_FITTED: f64 = 0.7;
-/// Why a load is left out.
-const NOTHING_TO_REPLAY: &str = "no request of one sequence went well and tells its arrival and numbers of tokens \
-    (arrival_time, actual_prompt_tokens, actual_output_tokens)";
-/// What helps if its rows are those of worker hops, which do not know when requests arrived.
-const OF_HOPS: &str = "; a worker hop does not: queuescope report --join puts its rows together with those of its front";
 
 /// Runs the command: returns its output, and the reason if nothing was predicted or found.
 ///
 /// # Errors
 /// An argument is wrong, or a file cannot be read or written.
-pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
+pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     Goal::each_once(&args.goodput).map_err(Error::usage)?;
     let sweeps = sweeps(&args.set);
     each_once(&sweeps, args.find.map(Find::key))?;
@@ -214,7 +237,7 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 
 impl Results {
     /// Predicts the load of a run under every combination of settings.
-    fn predict(&mut self, mut run: Run, load: &Load, grid: &[Vec<Entry>]) -> anyhow::Result<()> {
+    fn predict(&mut self, mut run: Run, load: &Load, grid: &[Vec<Entry>]) -> Result<(), Error> {
         self.set_goals(&mut run);
         self.add_measured(run, load, self.notes(load, grid));
         if self.no_prediction.is_some() {
@@ -222,12 +245,12 @@ impl Results {
         }
         let (before, mut nothing) = (self.predictions.len(), None);
         for settings in grid {
-            let replayed = match self.args.find {
+            let prediction = match self.args.find {
                 None => Ok(self.replay(load, settings.clone())?),
                 Some(what) => self.find(load, settings, what)?,
             };
-            match replayed {
-                Ok(replayed) => self.add(load, replayed),
+            match prediction {
+                Ok(prediction) => self.add(load, prediction),
                 Err(reason) => {
                     let settings = grid::json(settings);
                     self.not_found
@@ -243,20 +266,24 @@ impl Results {
         Ok(())
     }
 
-    fn replay(&self, load: &Load, settings: Vec<Entry>) -> Result<Replayed, Error> {
+    fn replay(&self, load: &Load, settings: Vec<Entry>) -> Result<Prediction, Error> {
         let servers = deployment(self.fit.original(load), load.rate(), &settings);
         let servers = servers.map_err(|error| Error::usage(format!("{}: {error}", load.name)))?;
-        let predicted = servers.serve(load);
-        Ok((settings, servers, predicted))
+        let load = servers.serve(load);
+        let run = self.run_of(&settings, &load);
+        Ok(Prediction {
+            summary: Summary::of_run(&run),
+            settings,
+            servers,
+            load,
+            run,
+        })
     }
 
     /// Sets the goals of `--goodput`, if any, as those of a run.
     fn set_goals(&self, run: &mut Run) {
-        let goals = &self.args.goodput;
-        if !goals.is_empty() {
-            let mut summary = run.summary.as_object().cloned().unwrap_or_default();
-            summary.insert("goodput_goals_ms".to_owned(), goals_ms(goals));
-            run.summary = summary.into();
+        if !self.args.goodput.is_empty() {
+            run.summary["goodput_goals_ms"] = goals_ms(&self.args.goodput);
         }
     }
 
@@ -292,32 +319,23 @@ impl Results {
         load: &Load,
         settings: &[Entry],
         what: Find,
-    ) -> anyhow::Result<Result<Replayed, String>> {
-        // Candidates are numbered so that each has more capacity to spare than the one before: one server more, or a rate that
-        // is lower by `PRECISION`.
+    ) -> Result<Result<Prediction, String>, Error> {
         let last = match what {
             Find::Servers => MAX_SERVERS as i64,
             Find::Rate => ((MAX_RATE / min_rate(load)).ln() / PRECISION.ln_1p()) as i64,
         };
         let (mut missed, mut kept, mut found) = (0, last + 1, None);
         while kept - missed > 1 {
-            let (at, value) = match what {
-                Find::Servers => {
-                    // Between them by factors: many servers take long to replay.
-                    let at = ((missed + 1) as f64 * kept as f64).sqrt() as i64;
-                    (at, Value::from(at))
-                }
-                Find::Rate => {
-                    let at = i64::midpoint(missed, kept);
-                    let rate = MAX_RATE * (1.0 + PRECISION).powi(-at as i32);
-                    (at, Value::from(round_to_four_digits(rate)))
-                }
+            let at = match what {
+                // Between them by factors: many servers take long to replay.
+                Find::Servers => ((missed + 1) as f64 * kept as f64).sqrt() as i64,
+                Find::Rate => i64::midpoint(missed, kept),
             };
-            let looked_for = (what.key().to_owned(), value);
-            let replayed = self.replay(load, [settings, &[looked_for]].concat())?;
-            let share = goodput_share(&replayed.2, &self.args.goodput);
-            match share >= self.args.goodput_share {
-                true => (kept, found) = (at, Some(replayed)),
+            let looked_for = (what.key().to_owned(), what.candidate(at));
+            let prediction = self.replay(load, [settings, &[looked_for]].concat())?;
+            let figures = Figures::of_run(&prediction.summary, &self.args.goodput);
+            match figures.goodput_share >= Some(self.args.goodput_share) {
+                true => (kept, found) = (at, Some(prediction)),
                 false => missed = at,
             }
         }
@@ -380,6 +398,3 @@ fn value<'s>(settings: &'s [Entry], wanted: &str) -> Option<&'s Value> {
 fn min_rate(load: &Load) -> f64 {
     (load.rate() / MAX_SERVERS as f64).max(MIN_RATE)
 }
-
-#[cfg(test)]
-mod tests;

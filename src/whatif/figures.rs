@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::clock::{NANOS, Stamp};
 use crate::report::load::{self, Goal};
 use crate::request::ColumnId;
 use crate::stats::Summary;
@@ -24,46 +23,38 @@ pub const PREFILL: Latency = |_, times| times.first - times.admitted;
 pub const TPOT: Latency = |request, times| {
     (times.finish - times.first) / f64::from(request.output.saturating_sub(1).max(1))
 };
-const QUEUE: Latency = |_, times| times.admitted - times.queued;
+/// In the server's queue.
+pub const QUEUE: Latency = |_, times| times.admitted - times.queued;
 
-/// A latency as in the row of a prediction, nanoseconds.
-type RowLatency = fn(&Request, Times) -> i64;
-/// The latencies of `--goodput` that are predicted. A single token has no time between tokens, and meets any goal for it: here its
-/// time is 0.
-const GOAL_LATENCIES: [(&str, RowLatency); 7] = [
-    ("ttft", |of, times| nanos(of.arrival, times.first)),
-    ("e2el", |of, times| nanos(of.arrival, times.finish)),
-    ("tpot", |of, times| tpot_nanos(of, times).unwrap_or(0)),
-    ("total_latency", |of, times| nanos(of.arrival, times.finish)),
-    ("pure_queue_time", |_, times| {
-        nanos(times.queued, times.admitted)
-    }),
-    ("prefill_time", |_, times| {
-        nanos(times.admitted, times.first)
-    }),
-    ("decode_time", |_, times| nanos(times.first, times.finish)),
-];
+/// The latencies of `--goodput` that are predicted.
+const GOAL_LATENCIES: &str =
+    "ttft, e2el, tpot, total_latency, pure_queue_time, prefill_time, decode_time";
 
 /// Reads one of the figures of a load.
 pub type Figure = fn(&Figures) -> f64;
 /// One value for each of [`COMPARED`]: the figure, or its error as a share.
 pub type Compared = [f64; 6];
 /// Errors of shorter times are relative to this, milliseconds: about a step of an engine.
-const MIN_TIME_MS: f64 = 10.0;
-/// The figures by which predictions are judged: times, then the throughput.
-pub const COMPARED: [(&str, Figure); 6] = [
-    ("ttft_ms.p50", |of| of.ttft_ms.p50),
-    ("ttft_ms.p99", |of| of.ttft_ms.p99),
-    ("total_latency_ms.p50", |of| of.total_latency_ms.p50),
-    ("total_latency_ms.p99", |of| of.total_latency_ms.p99),
-    ("pure_queue_time_ms.mean", |of| of.pure_queue_time_ms.mean),
-    ("request_throughput", |of| of.request_throughput),
+const STEP: Figure = |_| 10.0;
+/// The figures by which predictions are judged. An error is a share of the measured figure, or of the second one if that is larger.
+pub const COMPARED: [(&str, Figure, Figure); 6] = [
+    ("ttft_ms.p50", |of| of.ttft_ms.p50, STEP),
+    ("ttft_ms.p99", |of| of.ttft_ms.p99, STEP),
+    ("total_latency_ms.p50", |of| of.total_latency_ms.p50, STEP),
+    ("total_latency_ms.p99", |of| of.total_latency_ms.p99, STEP),
+    // A part of the TTFT: where that is long, a short queue does not matter.
+    (
+        "pure_queue_time_ms.mean",
+        |of| of.pure_queue_time_ms.mean,
+        |of| of.ttft_ms.mean.max(STEP(of)),
+    ),
+    ("request_throughput", |of| of.request_throughput, |_| 0.0),
 ];
 
 /// These values by the figures' names.
 pub fn by_name(compared: Compared) -> BTreeMap<&'static str, f64> {
     let all = COMPARED.iter().zip(compared);
-    all.map(|((name, _), of)| (*name, of)).collect()
+    all.map(|((name, ..), of)| (*name, of)).collect()
 }
 
 /// The figures of a load, by the names of the JSON output.
@@ -96,39 +87,16 @@ pub struct LatencyFigures {
 /// # Errors
 /// It is no goal, or of a latency that is not predicted.
 pub fn goal(text: &str) -> Result<Goal, String> {
-    let names = GOAL_LATENCIES.map(|(name, _)| name);
+    let is_predicted = |name: &str| GOAL_LATENCIES.split(", ").any(|of| of == name.trim());
     match text.split_once(':') {
-        Some((name, _)) if !names.contains(&name.trim()) => Err(format!(
-            "`{name}` is no latency that is predicted: use one of {}",
-            names.join(", ")
+        Some((name, _)) if !is_predicted(name) => Err(format!(
+            "`{name}` is no latency that is predicted: use one of {GOAL_LATENCIES}"
         )),
         None => Err(format!(
             "`{text}` is no goal: write NAME:MILLISECONDS, such as ttft:500; every LOAD stands before --goodput"
         )),
         Some(_) => text.parse(),
     }
-}
-
-/// The mean time from a token to the next of a prediction's row, nanoseconds; `None` of a single token.
-pub fn tpot_nanos(of: &Request, times: Times) -> Option<i64> {
-    (of.output > 1).then(|| (TPOT(of, times) * NANOS as f64) as i64)
-}
-
-/// Nanoseconds between two times of a prediction's row.
-fn nanos(from: f64, to: f64) -> i64 {
-    let [from, to] = [from, to].map(|seconds| Stamp::EPOCH.plus_seconds(seconds));
-    to.nanos_since(from)
-}
-
-/// The share of a prediction's requests that keep all goals: [`Figures::goodput_share`], without the row of each.
-pub fn goodput_share(predicted: &Load, goals: &[Goal]) -> f64 {
-    let keeps = |goal: &Goal, of: &Request, times| {
-        let mut named = GOAL_LATENCIES.iter().filter(|(name, _)| *name == goal.name);
-        named.any(|(_, latency)| latency(of, times) as f64 <= goal.limit_ms * 1e6)
-    };
-    let timed = predicted.timed();
-    let good = timed.filter(|(of, times)| goals.iter().all(|goal| keeps(goal, of, *times)));
-    good.count() as f64 / predicted.requests.len().max(1) as f64
 }
 
 impl LatencyFigures {
@@ -178,21 +146,13 @@ impl Figures {
 
     /// The values of [`COMPARED`].
     pub fn compared(&self) -> Compared {
-        COMPARED.map(|(_, of)| of(self))
+        COMPARED.map(|(_, of, _)| of(self))
     }
 
     /// The error of each figure against that of others, as a share of these.
     pub fn errors_against(&self, others: &Figures) -> Compared {
-        let ttft_ms = others.ttft_ms.mean;
-        let (own, others) = (self.compared(), others.compared());
-        std::array::from_fn(|at| {
-            let min = match COMPARED[at].0 {
-                "request_throughput" => 0.0,
-                // A part of the TTFT: where that is long, a short queue does not matter.
-                "pure_queue_time_ms.mean" => MIN_TIME_MS.max(ttft_ms),
-                _ => MIN_TIME_MS,
-            };
-            let error = (own[at] - others[at]) / others[at].max(min);
+        COMPARED.map(|(_, of, min)| {
+            let error = (of(self) - of(others)) / of(others).max(min(others));
             // `NaN`, as if all requests are refused, becomes −1.
             error.max(-1.0)
         })

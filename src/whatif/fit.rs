@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::error::Error;
 
-use super::figures::{COMPARED, Compared, Figures};
+use super::figures::{COMPARED, Compared, Figures, by_name};
 use super::learn::{Estimate, gpu_share, learn, slow_down};
 use super::load::Load;
 use super::replay::{Deployment, Model};
@@ -117,8 +117,8 @@ impl Fit {
     /// Why nothing is predicted from this fit to `loads`: its error is too large. `None` if it is good enough.
     pub fn no_prediction(&self, loads: &[Load]) -> Option<String> {
         let error = self.error();
-        let by_name = COMPARED.iter().zip(self.errors());
-        let ((name, _), worst) = by_name.max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let errors = by_name(self.errors()).into_iter();
+        let (name, worst) = errors.max_by(|a, b| a.1.total_cmp(&b.1))?;
         let wait = |load: &Load| Some(format!("; {}: {}", load.name, load.unexplained_wait()?));
         let waits: String = loads.iter().filter_map(wait).collect();
         (error > MAX_ERROR || error.is_nan()).then(|| {

@@ -1,22 +1,27 @@
 //! Fits the parameters of the simulator's engine to measured requests: replays them and minimises the differences of latencies by
 //! the Levenberg–Marquardt method, with a prior around the default engine. It is deterministic: the same rows give the same fit.
 
+use serde::Serialize;
+
 use crate::sim::engine::Profile;
 use crate::stats::{quantile, sorted};
 
-use super::figures::{Latency, PREFILL, TOTAL, TPOT, TTFT};
+use super::figures::{Latency, PREFILL, QUEUE, TOTAL, TPOT, TTFT};
 use super::load::Load;
 use super::replay::{Deployment, Model};
 
 /// The fitted value of a parameter.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Estimate {
     /// The name of the parameter: a flag of `queuescope sim`, and a key of a plan's `[sim]`.
+    #[serde(skip)]
     pub name: &'static str,
     /// The fitted value.
     pub value: f64,
-    /// The 95 % confidence interval.
-    pub bounds: [f64; 2],
+    /// The lower bound of its 95 % confidence interval.
+    pub low: f64,
+    /// The upper bound.
+    pub high: f64,
 }
 
 /// A parameter of the engine: its name, and its field.
@@ -125,7 +130,8 @@ pub fn learn(samples: &[Load]) -> (Model, Vec<Estimate>) {
         Estimate {
             name: PARAMETERS[n].0,
             value: at[n].exp(),
-            bounds: [(at[n] - half).exp(), (at[n] + half).exp()],
+            low: (at[n] - half).exp(),
+            high: (at[n] + half).exp(),
         }
     };
     (with(&at), (0..COUNT).map(estimate).collect())
@@ -135,13 +141,12 @@ pub fn learn(samples: &[Load]) -> (Model, Vec<Estimate>) {
 /// and decode scaled to the measured medians.
 fn initial_model(samples: &[Load]) -> Model {
     let timed = || samples.iter().flat_map(Load::timed);
-    let delay = |of: Latency, q| quantile_of(timed().map(|(of_one, times)| of(of_one, times)), q);
-    let scheduling_s = delay(|_, times| times.admitted - times.queued, 0.25);
+    let delay = |of: Latency, q| quantile_of(timed().map(|(request, times)| of(request, times)), q);
     let mut model = Model {
-        inbound_s: delay(|request, times| times.created - request.arrival, 0.5),
+        inbound_s: delay(|of, times| times.created - of.arrival, 0.5),
         return_s: delay(|_, times| times.first - times.prefilled, 0.5),
         profile: Profile {
-            schedule_ms: scheduling_s.min(MAX_SCHEDULING_S) * 1e3,
+            schedule_ms: delay(QUEUE, 0.25).min(MAX_SCHEDULING_S) * 1e3,
             ..Profile::default()
         },
     };
@@ -170,13 +175,12 @@ fn initial_model(samples: &[Load]) -> Model {
 }
 
 /// Makes prefills, and decode steps, take so many times as long.
-pub fn slow_down(profile: &mut Profile, slower: [f64; 2]) {
+pub fn slow_down(profile: &mut Profile, [prefill, decode]: [f64; 2]) {
     for (n, (_, of)) in PARAMETERS.iter().enumerate() {
-        let slower = slower[usize::from(n >= PREFILL_COUNT)];
-        *of(profile) *= if n == PREFILL_RATE {
-            slower.recip()
-        } else {
-            slower
+        *of(profile) *= match n {
+            PREFILL_RATE => prefill.recip(),
+            ..PREFILL_COUNT => prefill,
+            _ => decode,
         };
     }
 }

@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use anyhow::bail;
-
 use crate::error::Error;
 use crate::report::reader::Run;
 use crate::report::why::{self, WaitReport};
@@ -49,7 +47,7 @@ pub struct Request {
 }
 
 /// The times of a request at its server.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Times {
     /// The server received it.
     pub created: f64,
@@ -72,27 +70,30 @@ const MIN_WAIT_S: f64 = 0.01;
 /// The most requests of a server's sample, and generated tokens of all samples together: replaying takes time.
 const MAX_REQUESTS: usize = 2_000;
 const MAX_TOKENS: u64 = 400_000;
+/// Why a run is no load.
+const OF_SHARD: &str = "of a load, whose servers had the other shards, too: put all of them together by `queuescope report --merge`, and \
+    give that folder";
+const OF_PAIRS: &str = "its requests were prefilled by one server and decoded by another (column disaggregated): pairs are not predicted; \
+    give rows of servers that do both";
+const NOTHING_TO_REPLAY: &str = "no request of one sequence went well and tells its arrival and numbers of tokens \
+    (arrival_time, actual_prompt_tokens, actual_output_tokens)";
+const OF_HOP: &str = "a worker hop does not know when requests arrived: queuescope report --join puts its rows together with those of \
+    its front";
 
 impl Load {
     /// The load of a run.
     ///
     /// # Errors
-    /// The rows are of prefill/decode pairs, or of one shard of several.
-    pub fn of(run: &Run) -> anyhow::Result<Load> {
+    /// None of its requests can be replayed, or they are of prefill/decode pairs, or one shard of several.
+    pub fn of(run: &Run) -> Result<Load, Error> {
         let table = &run.table;
-        if let Some(shard) = run.summary_as::<String>("/config/shard")
-            && !shard.ends_with("/1")
-        {
-            let problem = format!(
-                "is shard {shard} of a load, whose servers had the other shards, too: put all of them together by `queuescope report \
-                 --merge`, and give that folder"
-            );
-            bail!(Error::usage(format!("{}: {problem}", run.name)));
+        let error = |problem: String| Err(Error::usage(format!("{}: {problem}", run.name)));
+        let shard = run.summary_as::<String>("/config/shard");
+        if let Some(shard) = shard.filter(|shard| !shard.ends_with("/1")) {
+            return error(format!("is shard {shard} {OF_SHARD}"));
         }
         if table.has(ColumnId::disaggregated) {
-            let problem = "its requests were prefilled by one server and decoded by another (column disaggregated): pairs are not \
-                           predicted; give rows of servers that do both";
-            bail!(Error::usage(format!("{}: {problem}", run.name)));
+            return error(OF_PAIRS.to_owned());
         }
         let mut load = Load {
             name: run.name.clone(),
@@ -122,6 +123,15 @@ impl Load {
                 load.slots.len() - 1
             });
             load.requests.push(Request { server, ..request });
+        }
+        if load.requests.is_empty() {
+            let mut seen_by = table
+                .first_rows()
+                .map(|row| table.text(ColumnId::seen_by, row));
+            let of_hop = seen_by.any(|seen_by| seen_by == "hop").then_some(OF_HOP);
+            let notes = notes.iter().map(String::as_str).chain(of_hop);
+            let problem: Vec<&str> = std::iter::once(NOTHING_TO_REPLAY).chain(notes).collect();
+            return error(problem.join("; "));
         }
         if left_out > 0 {
             notes.push(format!(

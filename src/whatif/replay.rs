@@ -50,19 +50,17 @@ impl Deployment {
 
     /// Replays a load: the same requests with their predicted times and servers. Refused ones have no times.
     pub fn serve(&self, load: &Load) -> Load {
-        let start = Stamp::from_nanos(0);
         let count = self.slots.len();
         let first = load.requests.first().map_or(0.0, |first| first.arrival);
         let paced = |request: &Request| Request {
             arrival: first + (request.arrival - first) / self.pace,
             server: request.server % count,
-            times: None,
             ..*request
         };
         let engine = |slots: &usize| {
             let mut profile = self.model.profile.clone();
             profile.max_running_requests = *slots;
-            Engine::new(profile, start).brief()
+            Engine::new(profile, Stamp::EPOCH).brief()
         };
         let server = |index| Candidate {
             index,
@@ -74,35 +72,24 @@ impl Deployment {
             engines: self.slots.iter().map(engine).collect(),
             servers: (0..count).map(server).collect(),
         };
-        let reaches = |(id, request): (usize, &Request)| {
-            let tokenized = self.model.profile.tokenize_s(u64::from(request.prompt));
-            let at = request.arrival + self.model.inbound_s + tokenized;
-            (start.plus_seconds(at), id)
-        };
-        let submissions = replay.requests.iter().enumerate().map(reaches);
-        let mut submissions: Vec<(Stamp, usize)> = submissions.collect();
-        submissions.sort();
-        let mut submissions = submissions.into_iter().peekable();
-        if let Some(policy) = self.policy {
-            let (mut turn, mut rng) = (0, ChaCha8Rng::seed_from_u64(1));
-            for id in 0..replay.requests.len() {
-                // A router knows of an end only after the return path, and a request that it sent may not have arrived yet.
-                let known_at = replay.requests[id].arrival - self.model.return_s;
-                let now = start.plus_seconds(known_at);
-                if policy.is_by_load() {
-                    while let Some(next) = submissions.next_if(|next| next.0 <= now && next.1 < id)
-                    {
-                        replay.submit(next);
-                    }
-                    (0..count).for_each(|server| replay.run(server, now));
-                }
-                if let Some(chosen) = policy.choose(&replay.servers, &mut turn, &mut rng) {
-                    replay.requests[id].server = chosen;
-                    replay.servers[chosen].in_flight += 1;
-                }
+        let (mut turn, mut rng) = (0, ChaCha8Rng::seed_from_u64(1));
+        for id in 0..replay.requests.len() {
+            // A router knows of an end only after the return path.
+            let known_at = replay.requests[id].arrival - self.model.return_s;
+            let now = Stamp::EPOCH.plus_seconds(known_at);
+            if self.policy.is_some_and(Policy::is_by_load) {
+                (0..count).for_each(|server| replay.run(server, now));
             }
+            let choose = |policy: Policy| policy.choose(&replay.servers, &mut turn, &mut rng);
+            let chosen = self.policy.and_then(choose);
+            if let Some(chosen) = chosen {
+                replay.requests[id].server = chosen;
+                replay.servers[chosen].in_flight += 1;
+            }
+            replay.submit(id);
+            // Nothing that follows reaches it earlier: what has ended need not be held.
+            replay.run(replay.requests[id].server, now);
         }
-        submissions.for_each(|next| replay.submit(next));
         for server in 0..count {
             while let Some(next) = replay.engines[server].next_event_at() {
                 replay.run(server, next.plus_seconds(1.0));
@@ -132,50 +119,55 @@ struct Replay<'m> {
 }
 
 impl Replay<'_> {
-    /// Hands a request to its engine's scheduler.
-    fn submit(&mut self, (at, id): (Stamp, usize)) {
-        let server = self.requests[id].server;
-        // Not up to `at` itself: requests of the same time are batched together.
-        self.run(server, at.plus_nanos(-1));
+    /// Sends a request to its server, whose scheduler gets it later.
+    fn submit(&mut self, id: usize) {
         let request = &mut self.requests[id];
+        let created = request.arrival + self.model.inbound_s;
+        let unknown = f64::INFINITY;
         request.times = Some(Times {
-            created: request.arrival + self.model.inbound_s,
-            ..Times::default()
+            created,
+            queued: unknown,
+            admitted: unknown,
+            prefilled: unknown,
+            first: unknown,
+            finish: unknown,
         });
-        let prompt = Prompt::Counted {
-            tokens: request.prompt,
-            cached: request.cached,
-        };
         let submitted = engine::Request {
             id: id as u64,
-            prompt,
+            prompt: Prompt::Counted {
+                tokens: request.prompt,
+                cached: request.cached,
+            },
             output_tokens: request.output,
         };
-        self.engines[server].submit(submitted, at);
+        let queued = created + self.model.profile.tokenize_s(request.prompt.into());
+        let queued = Stamp::EPOCH.plus_seconds(queued);
+        self.engines[request.server].submit(submitted, queued);
     }
 
     /// Advances a server to a time.
     fn run(&mut self, server: usize, until: Stamp) {
         for event in self.engines[server].advance(until) {
-            let request = &mut self.requests[event.id as usize];
-            let of_request = &mut request.times;
+            let of_request = &mut self.requests[event.id as usize].times;
             let Some(times) = of_request else {
                 continue;
             };
             let at = event.at.seconds();
+            let returned = at + self.model.return_s;
             match event.kind {
                 EventKind::Queued => times.queued = at,
-                EventKind::Admitted { .. } if times.admitted == 0.0 => times.admitted = at,
-                EventKind::Token { .. } if times.first == 0.0 => {
-                    times.prefilled = at;
-                    times.first = at + self.model.return_s;
+                // The first time: a retracted request is admitted again.
+                EventKind::Admitted { .. } => times.admitted = times.admitted.min(at),
+                EventKind::Token { .. } => {
+                    times.prefilled = times.prefilled.min(at);
+                    times.first = times.first.min(returned);
                 }
                 _ => {}
             }
             if event.kind.is_end() {
                 let in_flight = &mut self.servers[server].in_flight;
                 *in_flight = in_flight.saturating_sub(1);
-                times.finish = at + self.model.return_s;
+                times.finish = returned;
             }
             if event.kind == EventKind::Rejected {
                 *of_request = None;

@@ -254,7 +254,7 @@ fn what_rows_were_made_of_is_learnt_of_them() {
     let truth = truth.clone();
     let fit = Fit::of(&[simulated(&model, 2.0), simulated(&model, 5.0)]).unwrap();
     for learnt in &fit.estimates {
-        let [low, high] = learnt.bounds;
+        let (low, high) = (learnt.low, learnt.high);
         assert!(low < learnt.value && learnt.value < high, "{learnt:?}");
         let was = match learnt.name {
             "prefill_floor_ms" => truth.prefill_floor_ms,

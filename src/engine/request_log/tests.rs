@@ -267,7 +267,6 @@ fn begun_reader() -> (LogReader, Receiver<()>, Sender<Reading>) {
         is_reading: true,
         waited: Duration::ZERO,
         is_silence_logged: false,
-        is_behind: false,
     };
     (reader, requested, sender)
 }

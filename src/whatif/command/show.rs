@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{Find, Replayed, Results};
-use crate::clock::Stamp;
+use super::{Find, Prediction, Results};
+use crate::clock::{NANOS, Stamp};
 use crate::experiment::plan::grid::{self, Entry, Sweep};
 use crate::report::compare::Comparison;
 use crate::report::files::{ExperimentFile, RunFile, RunState};
@@ -19,18 +19,14 @@ use crate::request::{
     ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, Timeline, TimingSource,
 };
 use crate::units::round_to_four_digits;
-use crate::whatif::figures::{COMPARED, Compared, Figures, by_name, tpot_nanos};
+use crate::whatif::figures::{COMPARED, Compared, Figures, TPOT, by_name};
 use crate::whatif::load::{Load, Request};
 
 impl Results {
     /// The output of `--json`.
     pub fn to_json(&self) -> Value {
         let fit = &self.fit;
-        let parameters = fit.estimates.iter().map(|estimate| {
-            let [low, high] = estimate.bounds;
-            let value = json!({ "value": estimate.value, "low": low, "high": high });
-            (estimate.name, value)
-        });
+        let parameters = fit.estimates.iter().map(|of| (of.name, of));
         let validation = fit.validation.iter().map(|run| {
             json!({
                 "file": run.name,
@@ -58,10 +54,13 @@ impl Results {
     /// The output for the terminal.
     pub fn to_text(&self) -> String {
         let fit = &self.fit;
-        let parameters = fit.estimates.iter().map(|estimate| {
-            let [low, high] = estimate.bounds.map(round_to_four_digits);
-            let value = round_to_four_digits(estimate.value).to_string();
-            vec![estimate.name.to_owned(), value, format!("{low} – {high}")]
+        let parameters = fit.estimates.iter().map(|of| {
+            let [value, low, high] = [of.value, of.low, of.high].map(round_to_four_digits);
+            vec![
+                of.name.to_owned(),
+                value.to_string(),
+                format!("{low} – {high}"),
+            ]
         });
         let shares = fit.gpu_shares.iter().map(|(servers, share)| {
             let name = format!("gpu_share, {servers} servers");
@@ -72,7 +71,7 @@ impl Results {
         let validation = fit.validation.iter();
         let signed = |error| format!("{:+.1} %", error * 100.0);
         let replayed = validation.map(|run| cells(&run.name, run.errors(), signed));
-        let names = COMPARED.iter().map(|(name, _)| *name);
+        let names = COMPARED.iter().map(|(name, ..)| *name);
         let error = cells("error (root mean square)", fit.errors(), percent);
         let heads = std::iter::once("replays off by").chain(names);
         let replayed = Grid::new(heads, replayed.chain([error]).collect());
@@ -123,14 +122,13 @@ impl Results {
     }
 
     /// Adds a prediction.
-    pub fn add(&mut self, load: &Load, (settings, servers, predicted): Replayed) {
-        let label = self.label(&settings, load);
-        let mut run = self.run_of(&label, &settings, &predicted);
-        self.set_goals(&mut run);
-        let figures = self.add_line(run.name.clone(), &Summary::of_run(&run));
+    pub fn add(&mut self, load: &Load, prediction: Prediction) {
+        let label = self.label(&prediction.settings, load);
+        let figures = self.add_line(prediction.run.name.clone(), &prediction.summary);
         // Its rows take much memory, and another replay follows.
-        let run = self.args.html.is_some().then_some(run);
-        let errors = by_name(self.fit.expected_errors(&servers, load, &figures));
+        let run = self.args.html.is_some().then_some(prediction.run);
+        let (servers, predicted) = (&prediction.servers, &prediction.load);
+        let errors = by_name(self.fit.expected_errors(servers, load, &figures));
         let error = |figure| percent(errors[figure]);
         let [ttft_p50, ttft_p99] = ["ttft_ms.p50", "ttft_ms.p99"].map(error);
         let [total, rate] = ["total_latency_ms.p99", "request_throughput"].map(error);
@@ -144,12 +142,12 @@ impl Results {
                 "{label}: {refused} of {all} requests are refused, as they are longer than the KV cache"
             ));
         }
-        let note = self.extrapolation_note(&servers, &predicted);
+        let note = self.extrapolation_note(servers, predicted);
         let labelled = note.iter().map(|note| format!("{label}: {note}"));
         self.notes.extend(labelled);
         let mut shown = json!(figures);
         shown["load"] = json!(load.name);
-        shown["settings"] = json!(grid::json(&settings));
+        shown["settings"] = json!(grid::json(&prediction.settings));
         shown["error"] = json!(errors);
         shown["note"] = json!(note);
         shown["refused"] = json!(refused);
@@ -185,8 +183,8 @@ impl Results {
     }
 
     /// A prediction's requests as a run; refused ones failed.
-    pub fn run_of(&self, label: &str, settings: &[Entry], made: &Load) -> Run {
-        let name = format!("predicted: {label}");
+    pub fn run_of(&self, settings: &[Entry], made: &Load) -> Run {
+        let name = format!("predicted: {}", self.label(settings, made));
         let mut settings = grid::json(settings);
         if self.are_several {
             settings.insert("load".to_owned(), made.name.as_str().into());
@@ -205,6 +203,7 @@ impl Results {
         for (number, request) in made.requests.iter().enumerate() {
             run.table.push_row(&row(number.to_string(), request, made));
         }
+        self.set_goals(&mut run);
         run
     }
 }
@@ -223,7 +222,7 @@ fn row(id: String, request: &Request, load: &Load) -> Row {
     // The generator sends straight to the server.
     timeline.upstream_is_server(true);
     timeline.relate(ClockOf::Engine, Relation::Same);
-    let at = |seconds| Stamp::from_nanos(0).plus_seconds(seconds);
+    let at = |seconds| Stamp::EPOCH.plus_seconds(seconds);
     timeline.set(Moment::Sent, at(request.arrival));
     let ended = request.times.map_or(request.arrival, |times| times.finish);
     timeline.set(Moment::End, at(ended));
@@ -259,7 +258,7 @@ fn row(id: String, request: &Request, load: &Load) -> Row {
         row.actual_output_tokens = Some(output);
         row.actual_total_tokens = Some(prompt + output);
         row.cached_tokens = Some(request.cached.into());
-        row.tpot = tpot_nanos(request, times);
+        row.tpot = (output > 1).then(|| (TPOT(request, times) * NANOS as f64) as i64);
         row.timing_source = Some(TimingSource::MetaInfo);
     }
     row.timeline = timeline;

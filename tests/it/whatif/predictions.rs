@@ -105,11 +105,25 @@ fn an_error_of_a_load_names_its_file() {
         assert_says(&error, wrong);
         assert!(!error.contains("--join"), "{error}");
     }
-    // Beside others it is left out, and that is said.
-    let shown = said(&[&load, &failed], "--set rate=2");
+    // Beside others it is left out, and that is said; so is what cannot be read.
+    let [broken, gone] = ["broken.csv", "gone.csv"].map(|name| folder.path().join(name));
+    std::fs::write(&broken, "a,b\n").unwrap();
+    let [broken, gone] = [broken, gone].map(|path| path.display().to_string());
+    let shown = said(&[&failed, &broken, &gone, &load], "--set rate=2");
+    for note in [
+        none,
+        "broken.csv: no file of rows",
+        "gone.csv: No such file",
+    ] {
+        let line = shown.lines().find(|line| line.contains(note));
+        assert!(
+            line.is_some_and(|line| line.starts_with("note: ")),
+            "{shown}"
+        );
+    }
     assert_says(
-        &shown,
-        "note: failed.csv: no request of one sequence went well",
+        &run(&[&broken, &gone]).unwrap_err(),
+        "gone.csv: No such file",
     );
     // As is the load for which nothing is found.
     let flags = ["--find", "servers", "--goodput", "ttft:0.001"];
@@ -120,7 +134,11 @@ fn an_error_of_a_load_names_its_file() {
 
 #[test]
 fn predictions_have_every_setting_of_the_grid() {
-    let shown = told(&[&file("slots16")], "--set num_gpus=1,2 --set rate=1.5");
+    // Every latency that can be a goal is predicted.
+    let goals = "ttft e2el tpot total_latency pure_queue_time prefill_time decode_time";
+    let goals = goals.replace(' ', ":9e9 ") + ":9e9";
+    let line = format!("--set num_gpus=1,2 --set rate=1.5 --goodput {goals}");
+    let shown = told(&[&file("slots16")], &line);
     assert_says(&shown["validation"][0]["file"].to_string(), "slots16");
     let step = &shown["fit"]["parameters"]["decode_step_ms"];
     assert!(step["low"].as_f64() < step["value"].as_f64());
@@ -131,6 +149,7 @@ fn predictions_have_every_setting_of_the_grid() {
         (2, 0.0..20.0, &predictions[1]),
     ] {
         assert_eq!(one["settings"], json!({"num_gpus": servers, "rate": 1.5}));
+        assert_eq!(one["goodput_share"], 1.0);
         let mean = one["pure_queue_time_ms"]["mean"].as_f64().unwrap();
         assert!(queue.contains(&mean), "{shown:#}");
     }
