@@ -51,8 +51,14 @@ pub(super) async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> R
         "/flush_cache" => flush(&shared),
         "/metrics" if config.metrics => {
             let load = shared.driver.load();
-            let text = shared.metrics.text(config, &load, &shared.rooms);
-            respond(StatusCode::OK, METRICS, text)
+            match shared.metrics.text(config, &load, &shared.rooms) {
+                Ok(text) => respond(StatusCode::OK, METRICS, text),
+                Err(error) => refuse(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "InternalServerError",
+                    &error.to_string(),
+                ),
+            }
         }
         "/model_info" | "/get_model_info" => json(model_info(config)),
         "/server_info" | "/get_server_info" => json(server_info(&shared)),
