@@ -208,12 +208,14 @@ async fn conclude(
     let _listening = stop.on_signals().map_err(cannot_start)?;
     let waits = stop.clone();
     let recorded = on_own_thread(move || recorder.finish(&waits)).await?;
-    let rows = recorded.0.clone();
+    let rows = match &recorded {
+        (_, Err(error), _) => error.to_string(),
+        (path, ..) => format!("the rows are in {}", path.display()),
+    };
     tokio::select! {
         biased;
         () = stop.stopped() => {
-            let rows = rows.display();
-            let message = format!("interrupted before there were figures; the rows are in {rows}");
+            let message = format!("interrupted before there were figures; {rows}");
             Err(Error::new(SIGNALLED + stop.signal(), message))
         }
         finished = on_own_thread(move || finish(run, recorded, dir, &facts, &delays)) => finished?,

@@ -157,9 +157,10 @@ impl Recorder {
 
     /// Completes the file; `stop` ends the wait for the servers' logs. Blocks.
     pub(super) fn finish(mut self, stop: &Stop) -> Recorded {
-        let has_waiting =
-            |logs: &Option<EngineLogs>| logs.as_ref().is_some_and(EngineLogs::has_waiting);
-        while has_waiting(&self.outputs.logs) && !stop.is_stopped() {
+        while let Some(logs) = &self.outputs.logs
+            && logs.has_waiting()
+            && !stop.is_stopped()
+        {
             let next = self.clock.now().plus_nanos(EngineLogs::READ_PERIOD_NANOS);
             self.clock.sleep_until(next);
             self.write_joined(next);
@@ -317,7 +318,7 @@ impl EngineLogs {
         }
     }
 
-    /// Takes the rows of a request that ended `now`. They wait for its line, unless there can be none or nothing is missing.
+    /// Takes the rows of a request that ended `now`. They wait for its line, unless there can be none, or too many wait.
     fn wait(&mut self, rows: Vec<Row>, now: Stamp) {
         let has_id = rows.iter().any(|row| row.engine_id.is_some());
         let ended = EndedRequest {

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::support::admin::ask;
 use crate::support::assert_says;
+use crate::support::generator::flags;
 use crate::support::process::{Done, queuescope, run};
 use crate::support::recordings::named;
 use crate::support::wire::{Client, until_async};
@@ -228,40 +229,37 @@ async fn a_retraction_is_told_as_recorded() {
     golden::same_told("retraction.txt", &it, 2).await;
 }
 
+/// Flags whose last one is out of range.
+const OUT_OF_RANGE: &str = "\
+--port 0 --prefill-tokens-per-s 0
+--port 0 --decode-step-ms -1
+--port 0 --decode-step-ms NaN
+--port 0 --decode-step-per-seq-ms -0.5
+--port 0 --tokenize-ms -1
+--port 0 --clock-skew-s inf
+--port 0 --max-running-requests 0
+--port 0 --max-queued-requests 0
+--port 0 --max-total-tokens 2
+--port 0 --chunked-prefill-size -2
+--port 0 --context-length 1
+--port 0 --otlp-traces-endpoint localhost
+--port 0 --gpu-share 0
+--port 70000
+--port 0 --disaggregation-decode-extra-slots -1
+--port TAKEN
+--port 0 --disaggregation-mode prefill --disaggregation-bootstrap-port TAKEN
+--port 0 --host no.such.host.invalid
+--port 0 --export-metrics-to-file --export-metrics-to-file-dir /dev/null/log";
+
 #[test]
 fn values_out_of_range_name_their_flag_and_what_would_be_right() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    for [flag, value] in [
-        ["--prefill-tokens-per-s", "0"],
-        ["--decode-step-ms", "-1"],
-        ["--decode-step-ms", "NaN"],
-        ["--decode-step-per-seq-ms", "-0.5"],
-        ["--tokenize-ms", "-1"],
-        ["--clock-skew-s", "inf"],
-        ["--max-running-requests", "0"],
-        ["--max-queued-requests", "0"],
-        ["--max-total-tokens", "2"],
-        ["--chunked-prefill-size", "-2"],
-        ["--context-length", "1"],
-        ["--otlp-traces-endpoint", "localhost"],
-        ["--gpu-share", "0"],
-        ["--port", "70000"],
-        ["--disaggregation-decode-extra-slots", "-1"],
-        ["--port", &port],
-        ["--disaggregation-bootstrap-port", &port],
-        ["--host", "no.such.host.invalid"],
-        ["--export-metrics-to-file-dir", "/dev/null/log"],
-    ] {
-        let more: &[&str] = match flag {
-            "--port" => &[],
-            "--disaggregation-bootstrap-port" => {
-                &["--port", "0", "--disaggregation-mode", "prefill"]
-            }
-            "--export-metrics-to-file-dir" => &["--port", "0", "--export-metrics-to-file"],
-            _ => &["--port", "0"],
-        };
-        let Done { code, err, .. } = run(queuescope(&[&["sim", flag, value], more].concat()));
+    for line in OUT_OF_RANGE.lines() {
+        let line = format!("sim {line}").replace("TAKEN", &port);
+        let words = flags(&line);
+        let (flag, value) = (words[words.len() - 2], words[words.len() - 1]);
+        let Done { code, err, .. } = run(queuescope(&words));
         let is_taken = value == port;
         assert_eq!(code, Some(if is_taken { 1 } else { 2 }), "{flag}: {err}");
         let line = err.lines().next().unwrap();
