@@ -221,7 +221,7 @@ impl Table {
         sent.or_else(|| self.integer(ColumnId::arrival_time, row))
     }
 
-    /// The same, or when the request was due if it was never sent; nanoseconds.
+    /// When the request of a row arrived, as [`Table::arrival`] has it, or was due if it was never sent; nanoseconds.
     pub fn arrival_or_due(&self, row: usize) -> Option<i64> {
         let arrival = self.arrival(row);
         arrival.or_else(|| self.integer(ColumnId::scheduled_time, row))

@@ -290,17 +290,11 @@ fn begin(folder: &Folder, plan: &RunPlan, now: Stamp) -> Result<PathBuf, Error> 
         let mut rows = csv::Writer::from_writer(file);
         rows.write_record(SCHEDULE_COLUMNS.split(','))?;
         // Escaped as in `requests.csv`, so that the two files can be joined.
-        let escaped = |text: &str| shown_text(text.into()).into_owned();
+        let escaped = |text: String| shown_text(text.into()).into_owned();
         for (index, due, lengths) in plan.requests() {
             let offset = due.map(|due| format!("{}.{:09}", due / NANOS, due % NANOS));
-            rows.write_record([
-                index.to_string(),
-                offset.unwrap_or_default(),
-                lengths.input.to_string(),
-                lengths.output.to_string(),
-                escaped(&plan.req_id(index)),
-                escaped(lengths.data_id.as_deref().unwrap_or_default()),
-            ])?;
+            let ids = (escaped(plan.req_id(index)), lengths.data_id.map(escaped));
+            rows.serialize((index, offset, lengths.input, lengths.output, ids))?;
         }
         rows.flush()
     });

@@ -85,7 +85,7 @@ async fn connections_are_kept_and_one_that_died_before_an_answer_is_replaced_onc
             _ => format!("http://{}", upstream.addr),
         };
         let line = format!("--num-prompts 3 --max-concurrency 1 {more}");
-        let plan = generator::plan(&url, &flags(&line)).unwrap();
+        let plan = generator::plan(&url, &line).unwrap();
         let run = drive(plan).await.unwrap();
         let told = run.rows.iter().map(|row| {
             let outcome = if row.is_ok() { "ok" } else { "died" };
@@ -106,7 +106,7 @@ async fn connections_are_kept_and_one_that_died_before_an_answer_is_replaced_onc
 #[tokio::test]
 async fn to_replace_a_connection_that_died_holds_up_no_send() {
     let server = Upstream::start(|turn, _| played(turn, "dies at the second")).await;
-    let options = plan(server.addr, &[]).client;
+    let options = plan(server.addr, "").client;
     let client = Client::new(options, Clock::system()).await.unwrap();
     let waited = async || {
         let job = Job {
@@ -201,7 +201,7 @@ async fn a_model_that_was_not_named_is_asked_for() {
     assert_eq!(run.rows[0].model.as_deref(), Some("tiny"));
 
     let server = Upstream::always(wire::json_response("{\"data\":[]}")).await;
-    let error = drive(plan(server.addr, &flags(line))).await.unwrap_err();
+    let error = drive(plan(server.addr, line)).await.unwrap_err();
     assert_says(&error.to_string(), "name one with --model");
 }
 
@@ -213,7 +213,7 @@ async fn the_cache_is_flushed_first_and_a_refusal_is_told() {
     assert!(server.seen()[0].head.starts_with("POST /flush_cache "));
 
     let server = Upstream::always(recorded("err_404")).await;
-    let error = drive(plan(server.addr, &flags(line))).await.unwrap_err();
+    let error = drive(plan(server.addr, line)).await.unwrap_err();
     for said in ["--flush-cache", "404"] {
         assert_says(&error.to_string(), said);
     }

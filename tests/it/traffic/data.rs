@@ -18,7 +18,7 @@ pub fn file(name: &str) -> PathBuf {
 }
 
 fn planned(line: &str) -> Result<RunPlan, Error> {
-    generator::plan("http://127.0.0.1:1", &flags(line))
+    generator::plan("http://127.0.0.1:1", line)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,7 +139,7 @@ async fn a_turn_holds_the_replies_before_it_and_waits_for_them_whatever_the_api(
         for more in ["", " --disable-stream"] {
             let before = server.seen().len();
             let line = format!("--backend {api} --model m --random-range-ratio 0.3 {TALK}{more}");
-            let plan = plan(server.addr, &flags(&line));
+            let plan = plan(server.addr, &line);
             let run = drive(plan.clone()).await.unwrap();
             assert_eq!(outcomes(&run), [Outcome::Ok; 15], "{line}");
             let seen = server.seen();
@@ -220,8 +220,8 @@ async fn of_a_stopped_run_the_turns_of_what_had_begun_are_counted() {
 async fn shards_begin_at_the_moment_that_all_are_told() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let clock = Clock::system();
-    let line = flags("--request-rate 100 --num-prompts 10 --shard 1/2");
-    let mut plan = plan(server.addr, &line);
+    let line = "--request-rate 100 --num-prompts 10 --shard 1/2";
+    let mut plan = plan(server.addr, line);
     let start = clock.now().plus_seconds(1.5);
     plan.args.start_at = Some(start);
     let run = drive(plan.clone()).await.unwrap();

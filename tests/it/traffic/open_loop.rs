@@ -46,9 +46,8 @@ async fn a_server_that_stalls_delays_no_later_send() {
 async fn waiting_for_a_slot_is_lag_and_nothing_else() {
     let all_due = Gate::new();
     let server = held(&all_due).await;
-    let more = ["--num-prompts", "6", "--max-concurrency", "1"];
     let live = Arc::new(LiveProgress::default());
-    let plan = plan(server.addr, &more);
+    let plan = plan(server.addr, "--num-prompts 6 --max-concurrency 1");
     let run = traffic::drive(plan, Clock::system(), live.clone(), Stop::default());
     let (run, ()) = tokio::join!(run, async {
         until("all are due", || live.counts().due == 6).await;
@@ -67,7 +66,7 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
 
 /// A run that is told to stop once so many requests arrived; then the gate is opened.
 async fn stopped(server: &Upstream, line: &str, arrived: usize, gate: &Gate) -> Run {
-    let plan = plan(server.addr, &flags(line));
+    let plan = plan(server.addr, line);
     let stop = Stop::default();
     let run = traffic::drive(plan, Clock::system(), Arc::default(), stop.clone());
     let run = tokio::spawn(run);
@@ -125,7 +124,7 @@ async fn warm_up_requests_come_first_and_leave_no_row_and_one_that_fails_ends_th
     assert_eq!(ids, expected);
 
     let server = Upstream::always(recorded("err_generate_too_long")).await;
-    let plan = plan(server.addr, &["--warmup-requests", "1"]);
+    let plan = plan(server.addr, "--warmup-requests 1");
     let error = drive(plan).await.unwrap_err().to_string();
     assert!(error.starts_with("a warm-up request failed: "), "{error}");
     assert_eq!(server.seen().len(), 1);

@@ -41,7 +41,7 @@ fn what_is_sent_of_each_data_set_stays() {
         // The files are named without their folder.
         let (line, _) = line.split_once(" => ").unwrap();
         let full = line.replace('@', "tests/data/datasets/");
-        let plan = generator::plan("http://127.0.0.1:1", &flags(&full));
+        let plan = generator::plan("http://127.0.0.1:1", &full);
         let plan = plan.unwrap_or_else(|error| panic!("{line}: {error}"));
         writeln!(found, "{line} => {}", sums(&plan)).unwrap();
     }

@@ -16,7 +16,7 @@ fn trusting(ca: &Authority) -> String {
 async fn one(host: &str, addr: SocketAddr, more: &str) -> Result<Run, Error> {
     let line = format!("--random-input-len 8 --num-prompts 1 {more}");
     let url = format!("https://{host}:{}", addr.port());
-    drive(generator::plan(&url, &flags(&line))?).await
+    drive(generator::plan(&url, &line)?).await
 }
 
 #[tokio::test]
