@@ -79,6 +79,11 @@ fn column(dir: &Path, name: &str) -> Vec<String> {
     rows.map(|row| row[name].clone()).collect()
 }
 
+/// A server that answers as recorded.
+async fn good() -> Upstream {
+    Upstream::always(recorded("generate_stream")).await
+}
+
 /// A server whose requests of these turns get the recorded answer, while all others get `other`.
 async fn good_at(turns: fn(usize) -> bool, other: Step) -> Upstream {
     let good = Step::Send(recorded("generate_stream"));

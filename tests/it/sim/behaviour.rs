@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::told::Told;
 use super::{
-    START, asked, fast, golden, infos, meta, metric, ms, on_manual_clock, sent, shapes, slow,
-    until_load, until_served, with,
+    START, asked, fast, golden, infos, meta, metric, ms, on_manual_clock, posted, sent, shapes,
+    slow, until_load, until_served, with,
 };
 use crate::support::admin::ask;
 use crate::support::assert_says;
@@ -84,7 +84,7 @@ async fn cumulative_events_grow_and_incremental_ones_join_up_to_the_same() {
     let events = async |incremental: bool| -> Vec<Value> {
         let config = with(fast(), |config| config.incremental = incremental);
         let sim = Sim::start(config, Clock::system()).unwrap();
-        let response = ask(sim.addr(), "POST", "/generate", "", body).await;
+        let response = posted(&sim, "/generate", body).await;
         let data = response.chunks.iter().take(60).map(|chunk| &chunk[6..]);
         data.map(|json| serde_json::from_slice(json).unwrap())
             .collect()
@@ -143,7 +143,7 @@ async fn a_shutdown_cuts_streams_and_neither_a_wrong_abort_nor_a_flush_does() {
 
 async fn generate(sim: &Sim, text: &str) -> Value {
     let body = json!({"text": text, "sampling_params": {"max_new_tokens": 2}}).to_string();
-    let reply = ask(sim.addr(), "POST", "/generate", "", &body).await;
+    let reply = posted(sim, "/generate", &body).await;
     reply.json()["meta_info"].take()
 }
 
@@ -166,8 +166,7 @@ async fn the_next_turn_of_a_conversation_prefills_only_what_is_new() {
         "return_meta_info": true,
     })
     .to_string();
-    let reply = ask(sim.addr(), "POST", "/v1/chat/completions", "", &chat);
-    let reply = reply.await.json();
+    let reply = posted(&sim, "/v1/chat/completions", &chat).await.json();
     let second = &reply["choices"][0]["meta_info"];
     let details = json!({"device": 9, "host": 0});
     assert_eq!(second["cached_tokens_details"], details);
@@ -176,7 +175,7 @@ async fn the_next_turn_of_a_conversation_prefills_only_what_is_new() {
     assert!((metric(&sim, "cache_hit_rate").await - 9.0 / 13.0).abs() < 1e-9);
     assert_eq!(metric(&sim, "kv_evictable_tokens").await, 13.0);
 
-    let flushed = ask(sim.addr(), "POST", "/flush_cache", "", "").await;
+    let flushed = posted(&sim, "/flush_cache", "").await;
     assert_eq!(flushed.status(), 200);
     assert_eq!(metric(&sim, "kv_evictable_tokens").await, 0.0);
     let again = generate(&sim, "you are kind and brief what is a queue").await;

@@ -8,9 +8,9 @@ use queuescope::sim::config::{Config, Dialect};
 use queuescope::sim::{Served, Sim};
 use serde_json::json;
 
-use super::fast;
+use super::{fast, posted};
 use crate::generations::{TABLE, shown};
-use crate::support::admin::{ask, get};
+use crate::support::admin::get;
 use crate::support::observed::{begun, in_pieces};
 use crate::support::table;
 
@@ -37,7 +37,7 @@ seed-fork-epoch | fork-epoch | fork-epoch
 async fn observed(sim: &Sim, stream: bool) -> Row {
     let sampling = json!({"max_new_tokens": 8});
     let body = json!({"text": "one two", "sampling_params": sampling, "stream": stream});
-    let reply = ask(sim.addr(), "POST", "/generate", "", &body.to_string()).await;
+    let reply = posted(sim, "/generate", &body.to_string()).await;
     let observer = begun(Endpoint::Generate, &reply.header("content-type").unwrap());
     let pieces = reply.chunks.iter().map(|chunk| (0, chunk));
     let rows = in_pieces(observer, pieces, End::Complete);

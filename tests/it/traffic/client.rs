@@ -207,7 +207,7 @@ async fn a_model_that_was_not_named_is_asked_for() {
 
 #[tokio::test]
 async fn the_cache_is_flushed_first_and_a_refusal_is_told() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let line = "--num-prompts 1 --flush-cache";
     sent(server.addr, line).await;
     assert!(server.seen()[0].head.starts_with("POST /flush_cache "));

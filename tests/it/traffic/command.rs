@@ -18,7 +18,7 @@ fn generator(addr: SocketAddr, dir: &Path, line: &str) -> Command {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let root = tempfile::tempdir().unwrap();
     let line = "--random-input-len 8 --request-rate 200 --num-prompts 30 --seed 5 --request-id-prefix mine \
                 --upstream-kind server";
@@ -211,7 +211,7 @@ async fn no_signal_costs_rows_that_wait_for_lines_of_the_servers_logs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_ends_the_wait_for_the_next_request_and_none_sent_is_told() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let root = tempfile::tempdir().unwrap();
     // Hours to the first request.
     let line = "--request-rate 0.0001 --num-prompts 5";
@@ -304,7 +304,7 @@ async fn rows_that_cannot_be_put_right_stay_as_they_were() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_who_reads_is_no_reason_to_fail() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let root = tempfile::tempdir().unwrap();
     let line = "--random-input-len 8 --num-prompts 3 --force";
     for program in [generator, command] {

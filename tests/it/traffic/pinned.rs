@@ -76,7 +76,7 @@ fn paths(at: &str, value: &Value, into: &mut BTreeSet<String>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_members_of_the_summary_stay() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let mut found = String::new();
     for line in [
         "--num-prompts 3 --upstream-kind server --goodput ttft:500",
