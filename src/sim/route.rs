@@ -53,11 +53,7 @@ pub(super) async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> R
             let load = shared.driver.load();
             match shared.metrics.text(config, &load, &shared.rooms) {
                 Ok(text) => respond(StatusCode::OK, METRICS, text),
-                Err(error) => refuse(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "InternalServerError",
-                    &error.to_string(),
-                ),
+                Err(error) => respond(StatusCode::INTERNAL_SERVER_ERROR, "", error.to_string()),
             }
         }
         "/model_info" | "/get_model_info" => json(model_info(config)),

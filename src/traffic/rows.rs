@@ -167,10 +167,8 @@ impl Recorder {
         }
         // Without their lines, if the wait was cut short.
         self.write_joined(Stamp::MAX);
-        let (path, written) = match self.outputs.file {
-            Some(file) => file.finish(),
-            None => (PathBuf::new(), Ok(())),
-        };
+        let file = self.outputs.file.map(RowFile::finish);
+        let (path, written) = file.unwrap_or((PathBuf::new(), Ok(())));
         (path, written, self.outputs.spans)
     }
 }

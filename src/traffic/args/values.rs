@@ -21,12 +21,10 @@ pub const MAX_RATE: f64 = 1e6;
 
 /// Parses a rate: requests per second, or per another unit of time.
 pub fn rate(text: &str) -> Result<f64, &'static str> {
-    match units::per_second(text) {
-        Some(rate) if rate > 0.0 && (rate <= MAX_RATE || rate.is_infinite()) => Ok(rate),
-        _ => Err(
-            "must be a positive number of requests a second, such as 5 or 300/min, up to a million, or inf",
-        ),
-    }
+    const EXPECTED: &str = "must be a positive number of requests a second, such as 5 or 300/min, up to a million, or inf";
+    let rate = units::per_second(text).filter(|rate| *rate > 0.0);
+    let rate = rate.filter(|rate| *rate <= MAX_RATE || rate.is_infinite());
+    rate.ok_or(EXPECTED)
 }
 
 /// Parses a length of a prompt or response. More than ten million is taken for a typing error.
