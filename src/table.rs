@@ -221,6 +221,12 @@ impl Table {
         sent.or_else(|| self.integer(ColumnId::arrival_time, row))
     }
 
+    /// When the request of a row arrived, as [`Table::arrival`] has it, or was due if it was never sent; nanoseconds.
+    pub fn arrival_or_due(&self, row: usize) -> Option<i64> {
+        let arrival = self.arrival(row);
+        arrival.or_else(|| self.integer(ColumnId::scheduled_time, row))
+    }
+
     /// When the request of a row was scheduled, or arrived if there was no schedule; nanoseconds.
     pub fn began(&self, row: usize) -> Option<i64> {
         let scheduled = self.integer(ColumnId::scheduled_time, row);

@@ -35,10 +35,11 @@ use control::{cannot_start, on_own_thread, print_line};
 pub use args::values::{rate, seconds, value_name};
 pub use args::{Args, Backend, OtlpArgs};
 pub use control::{LiveProgress, Progress, Stop, unless_signalled};
-pub use driver::{PreparedRun, Run, drive};
+use driver::PreparedRun;
+pub use driver::{Run, drive};
 use folder::Folder;
 pub use plan::RunPlan;
-use rows::{EngineLogs, Outputs, RowFile, Spans};
+use rows::{EngineLogs, Outputs, Recorded, Recorder, RowFile, Spans};
 use verdict::{Bounds, Evidence, judge};
 use workload::source;
 
@@ -152,7 +153,7 @@ pub async fn run_with_progress(
     let delays = verdict::event_loop_delays(clock.clone(), live.clone());
     let drain = args.drain_timeout_s;
     let shown = control::show(live.clone(), facts.scheduled, clock, &stop, drain);
-    let run = tokio::select! {
+    let (run, recorder) = tokio::select! {
         // So that it is shown that requests are given up before they have ended.
         biased;
         never = shown => never,
@@ -162,7 +163,7 @@ pub async fn run_with_progress(
     drop(listening);
     let stopped = run.stopped;
     facts.ended = run.ended;
-    let mut finished = unless_signalled(move || finish(run, dir, &facts, &delays)).await??;
+    let mut finished = conclude(run, recorder, dir, facts, delays).await?;
     finished.failure = finished.judge(stopped.then(|| stop.signal()), args.max_failed);
     Ok(finished)
 }
@@ -195,14 +196,40 @@ async fn prepare(
     Ok((prepared, spans))
 }
 
-/// Completes the file of rows, computes the figures from it and writes `summary.json`.
+/// Writes the rows that are left, then the figures. A signal ends the waits and the figures, but costs no row.
+async fn conclude(
+    run: Run,
+    recorder: Recorder,
+    dir: PathBuf,
+    facts: RunFacts,
+    delays: Histogram,
+) -> Result<FinishedRun, Error> {
+    let stop = Stop::default();
+    let _listening = stop.on_signals().map_err(cannot_start)?;
+    let waits = stop.clone();
+    let recorded = on_own_thread(move || recorder.finish(&waits)).await?;
+    let rows = match &recorded {
+        (_, Err(error), _) => error.to_string(),
+        (path, ..) => format!("the rows are in {}", path.display()),
+    };
+    tokio::select! {
+        biased;
+        () = stop.stopped() => {
+            let message = format!("interrupted before there were figures; {rows}");
+            Err(Error::new(SIGNALLED + stop.signal(), message))
+        }
+        finished = on_own_thread(move || finish(run, recorded, dir, &facts, &delays)) => finished?,
+    }
+}
+
+/// Computes the figures from the file of rows, and writes `summary.json`.
 fn finish(
     run: Run,
+    (rows, written, spans): Recorded,
     dir: PathBuf,
     facts: &RunFacts,
     delays: &Histogram,
 ) -> Result<FinishedRun, Error> {
-    let (rows, written, lost_spans) = run.recorder.finish();
     let (plan, args) = (&run.plan, &run.plan.args);
     let edges = [args.leave_out_first, args.leave_out_last].map(|edge| edge.as_secs_f64());
     let summary = Summary::of_file(&rows, facts, edges);
@@ -225,12 +252,14 @@ fn finish(
         ..Evidence::measured(&run.lag, delays, bounds, is_at_once)
     };
     let verdict = judge(&evidence);
-    let mut warnings = Vec::from_iter(run.lag.warning());
-    warnings.extend(run.stopped.then(|| STOPPED.to_owned()));
-    let window = summary.window.as_ref();
-    warnings.extend(window.and_then(Window::warning));
-    let insecure = args.tls.insecure.then(|| INSECURE_WARNING.to_owned());
-    warnings.extend(insecure.into_iter().chain(lost_spans));
+    let warnings = [
+        run.lag.warning(),
+        run.stopped.then(|| STOPPED.to_owned()),
+        summary.window.as_ref().and_then(Window::warning),
+        args.tls.insecure.then(|| INSECURE_WARNING.to_owned()),
+        spans.and_then(Spans::finish),
+    ];
+    let warnings = Vec::from_iter(warnings.into_iter().flatten());
     let mut json = summary.to_json();
     json["warnings"] = json!(warnings);
     json["verdict"] = json!(verdict);
@@ -261,17 +290,11 @@ fn begin(folder: &Folder, plan: &RunPlan, now: Stamp) -> Result<PathBuf, Error> 
         let mut rows = csv::Writer::from_writer(file);
         rows.write_record(SCHEDULE_COLUMNS.split(','))?;
         // Escaped as in `requests.csv`, so that the two files can be joined.
-        let escaped = |text: &str| shown_text(text.into()).into_owned();
+        let escaped = |text: String| shown_text(text.into()).into_owned();
         for (index, due, lengths) in plan.requests() {
             let offset = due.map(|due| format!("{}.{:09}", due / NANOS, due % NANOS));
-            rows.write_record([
-                index.to_string(),
-                offset.unwrap_or_default(),
-                lengths.input.to_string(),
-                lengths.output.to_string(),
-                escaped(&plan.req_id(index)),
-                escaped(lengths.data_id.as_deref().unwrap_or_default()),
-            ])?;
+            let ids = (escaped(plan.req_id(index)), lengths.data_id.map(escaped));
+            rows.serialize((index, offset, lengths.input, lengths.output, ids))?;
         }
         rows.flush()
     });

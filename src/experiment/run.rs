@@ -4,8 +4,8 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::clock::{Clock, Stamp};
@@ -13,7 +13,7 @@ use crate::disk;
 use crate::error::Error;
 use crate::report::files::{
     EXPERIMENT, ExperimentFile, MaxRate, PACKED_ROWS, PROXY_ROWS, ROWS, RUN, RUNS, RunFile, RunRef,
-    RunState, SUMMARY, Trial, TrialFile,
+    RunState, SCHEDULE, SUMMARY, Trial, TrialFile,
 };
 use crate::traffic::Stop;
 use crate::traffic::folder::Folder;
@@ -314,14 +314,29 @@ fn evaluate(run: &RunResult, rate: f64, share: f64) -> (TrialFile, String) {
     };
     let trial = TrialFile {
         rate,
-        // That of a window is not the schedule's.
-        drawn: number("schedule_rate").filter(|_| left_out == 0.0),
+        drawn: schedule_rate(&run.dir),
         kept,
         result,
     };
     let percent = kept * 100.0;
     let message = format!("{label}: {good} of {all} requests kept the limits ({percent:.1} %)");
     (trial, message)
+}
+
+/// The line of a request in `schedule.csv`.
+#[derive(Deserialize)]
+struct Scheduled {
+    /// Seconds; `None` of a later turn of a conversation.
+    scheduled_offset: Option<f64>,
+}
+
+/// The rate of a run's schedule: requests, or conversations, a second between the first and the last.
+fn schedule_rate(dir: &Path) -> Option<f64> {
+    let mut lines = csv::Reader::from_path(dir.join(SCHEDULE)).ok()?;
+    let lines = lines.deserialize::<Scheduled>().flatten();
+    let due: Vec<f64> = lines.filter_map(|line| line.scheduled_offset).collect();
+    let length = due.last()? - due.first()?;
+    (length > 0.0).then(|| (due.len() - 1) as f64 / length)
 }
 
 impl Finished {

@@ -198,13 +198,11 @@ impl Summary {
             // A request whose time is unknown counts as inside.
             _ => true,
         };
-        let scheduled = |row| table.integer(ColumnId::scheduled_time, row);
-        let arrived = |row| table.arrival(row).or_else(|| scheduled(row));
         let request = |row| {
             let rows = table.rows_of(row);
             Request {
                 is_ok: table.is_ok(row),
-                is_inside: holds(arrived(row)),
+                is_inside: holds(table.arrival_or_due(row)),
                 ends_inside: holds(table.integer(ColumnId::finish_time, row)),
                 row: rows.start as u32,
                 rows: rows.len() as u32,
@@ -214,8 +212,8 @@ impl Summary {
         // The rows of a proxy, and of a killed run, are in the order in which requests ended.
         requests.sort_by_cached_key(|of| {
             let sent = || table.integer(ColumnId::router_send_time, of.row());
-            let began = table.arrival(of.row()).or_else(sent);
-            began.or_else(|| scheduled(of.row())).unwrap_or(i64::MAX)
+            let began = table.arrival_or_due(of.row()).or_else(sent);
+            began.unwrap_or(i64::MAX)
         });
         let mut facts = run.clone();
         if let Some(window) = part {

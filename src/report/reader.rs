@@ -313,9 +313,7 @@ impl Run {
     pub fn is_counted(&self) -> impl Fn(usize) -> bool + '_ {
         let window = self.window().filter(|window| !window.is_whole_run());
         move |row| {
-            let at = self.table.arrival(row);
-            let at = at.or_else(|| self.table.integer(ColumnId::scheduled_time, row));
-            let both = window.as_ref().zip(at);
+            let both = window.as_ref().zip(self.table.arrival_or_due(row));
             both.is_none_or(|(window, at)| window.contains(seconds(at)))
         }
     }

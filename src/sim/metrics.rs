@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use prometheus::core::Collector as _;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, TextEncoder};
+use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, TextEncoder};
 
 use crate::clock::Stamp;
 
@@ -28,12 +28,14 @@ pub(super) struct Metrics {
     generated_tokens: IntCounterVec,
     first_token: HistogramVec,
     queue: HistogramVec,
-    /// The labels of each gauge.
-    labels: String,
+    /// What all families have: the labels that are the same in each series.
+    common: Opts,
 }
 
 const STREAMING: [&str; 1] = ["is_streaming"];
 const RANKS: [&str; 3] = ["moe_ep_rank", "pp_rank", "tp_rank"];
+/// The only one of each.
+const RANK: [&str; RANKS.len()] = ["0"; RANKS.len()];
 
 impl Metrics {
     /// Creates the families, without values.
@@ -46,25 +48,19 @@ impl Metrics {
             Mode::Null => "unified",
             mode => mode.name(),
         };
-        let model = &config.model;
-        let opts = |name: &str| {
-            Opts::new(format!("sglang:{name}"), name)
-                .const_label("engine_type", engine_type)
-                .const_label("model_name", model)
-        };
-        let histogram = |name: &str, labels: &[&str], buckets: &[f64]| {
+        let common = Opts::new("", "")
+            .const_label("engine_type", engine_type)
+            .const_label("model_name", &config.model);
+        let opts = |name| named(&common, name);
+        let histogram = |name, labels: &[&str], buckets: &[f64]| {
             let opts = HistogramOpts::from(opts(name)).buckets(buckets.to_vec());
             HistogramVec::new(opts, labels)
         };
-        let generated_tokens = IntCounterVec::new(opts("generation_tokens_total"), &STREAMING)?;
-        let first_token = histogram("time_to_first_token_seconds", &STREAMING, &LATENCY_BUCKETS)?;
-        let queue = histogram("queue_time_seconds", &RANKS, &QUEUE_BUCKETS)?;
-        let ranks = RANKS.map(|rank| format!(",{rank}=\"0\"")).concat();
         Ok(Metrics {
-            generated_tokens,
-            first_token,
-            queue,
-            labels: format!("engine_type=\"{engine_type}\",model_name={model:?}{ranks}"),
+            generated_tokens: IntCounterVec::new(opts("generation_tokens_total"), &STREAMING)?,
+            first_token: histogram("time_to_first_token_seconds", &STREAMING, &LATENCY_BUCKETS)?,
+            queue: histogram("queue_time_seconds", &RANKS, &QUEUE_BUCKETS)?,
+            common,
         })
     }
 
@@ -80,14 +76,22 @@ impl Metrics {
                 family.observe(first.since(received));
             }
             if let Some((from, to)) = moments.queue_start.zip(moments.queue_end) {
-                let family = self.queue.with_label_values(&["0"; RANKS.len()]);
+                let family = self.queue.with_label_values(&RANK);
                 family.observe(to.since(from) + sequence.waited_again());
             }
         }
     }
 
     /// Renders the response to a scrape.
-    pub(super) fn text(&self, config: &Config, load: &Load, rooms: &Rooms) -> String {
+    ///
+    /// # Errors
+    /// What the encoder refuses.
+    pub(super) fn text(
+        &self,
+        config: &Config,
+        load: &Load,
+        rooms: &Rooms,
+    ) -> Result<String, prometheus::Error> {
         let requests = |of: &Arc<()>| Arc::strong_count(of) as f64 - 1.0;
         let capacity = config.profile.max_total_tokens as f64;
         let used = load.used_tokens as f64;
@@ -109,22 +113,25 @@ impl Metrics {
         ];
         let is_of_pair = config.disaggregation.disaggregation_mode != Mode::Null;
         let of_pair = of_pair.into_iter().filter(|_| is_of_pair);
-        let mut out = String::new();
+        let mut families = Vec::new();
         for (name, value) in gauges.into_iter().chain(of_pair) {
-            let (name, labels) = (format!("sglang:{name}"), &self.labels);
-            out += &format!("# HELP {name} {name}\n# TYPE {name} gauge\n");
-            out += &format!("{name}{{{labels}}} {value}\n");
+            let gauge = GaugeVec::new(named(&self.common, name), &RANKS)?;
+            gauge.with_label_values(&RANK).set(value);
+            families.extend(gauge.collect());
         }
-        let counted = [
-            self.generated_tokens.collect(),
-            self.first_token.collect(),
-            self.queue.collect(),
-        ];
-        let mut families = counted.concat();
+        families.extend(self.generated_tokens.collect());
+        families.extend(self.first_token.collect());
+        families.extend(self.queue.collect());
         families.retain(|family| !family.get_metric().is_empty());
-        if let Err(error) = TextEncoder::new().encode_utf8(&families, &mut out) {
-            log::error!("the metrics cannot be written: {error}");
-        }
-        out
+        TextEncoder::new().encode_to_string(&families)
+    }
+}
+
+/// A family of SGLang's.
+fn named(common: &Opts, name: &str) -> Opts {
+    Opts {
+        name: format!("sglang:{name}"),
+        help: name.to_owned(),
+        ..common.clone()
     }
 }

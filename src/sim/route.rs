@@ -51,8 +51,10 @@ pub(super) async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> R
         "/flush_cache" => flush(&shared),
         "/metrics" if config.metrics => {
             let load = shared.driver.load();
-            let text = shared.metrics.text(config, &load, &shared.rooms);
-            respond(StatusCode::OK, METRICS, text)
+            match shared.metrics.text(config, &load, &shared.rooms) {
+                Ok(text) => respond(StatusCode::OK, METRICS, text),
+                Err(error) => respond(StatusCode::INTERNAL_SERVER_ERROR, "", error.to_string()),
+            }
         }
         "/model_info" | "/get_model_info" => json(model_info(config)),
         "/server_info" | "/get_server_info" => json(server_info(&shared)),

@@ -26,9 +26,9 @@ pub struct Window {
 /// Tolerance at both ends, seconds, as times in rows are rounded: a run that is read again has the same requests in its window.
 const TOLERANCE_S: f64 = 1e-6;
 
-/// The arrival times of a table's requests, seconds since the run's start; without requests that were never sent.
+/// The arrival times of a table's requests, seconds since the run's start.
 pub fn arrived(table: &Table) -> Vec<f64> {
-    let arrived = |row| table.arrival(row).map(seconds);
+    let arrived = |row| table.arrival_or_due(row).map(seconds);
     table.first_rows().filter_map(arrived).collect()
 }
 

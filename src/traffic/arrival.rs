@@ -14,7 +14,7 @@ use rand_distr::{Distribution, Exp1, Gamma};
 use crate::clock::NANOS;
 use crate::units;
 
-use super::args::values::MAX_SECONDS;
+use super::args::values::{MAX_RATE, MAX_SECONDS};
 
 /// An arrival process.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,8 +64,6 @@ const SCHEDULE_STREAM: u64 = 0;
 
 const EXPECTED: &str = "must be SECONDS:RATE points with commas between them, such as 0:5,60:50,180:5 or 0:300/min,1min:50: \
     two or more, from 0 s on, in order of time, within a year, up to a million requests a second";
-/// A higher rate is taken for a typing error.
-const MAX_RATE: f64 = 1e6;
 
 impl Gaps {
     /// The endless arrival times of a process of one request per second.

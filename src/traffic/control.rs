@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{SetOnce, oneshot};
@@ -40,13 +41,9 @@ pub struct Progress {
 pub struct Stop {
     stopped: CancellationToken,
     aborted: CancellationToken,
-    /// The number of the first signal.
-    signal: Arc<OnceLock<u8>>,
+    /// The first signal.
+    signal: Arc<OnceLock<Signal>>,
 }
-
-/// Signal numbers of Linux.
-const SIGINT: u8 = 2;
-const SIGTERM: u8 = 15;
 
 impl LiveProgress {
     /// Waits until the run's start is known: the time that all scheduled offsets count from, which may still be to come.
@@ -157,11 +154,11 @@ impl Stop {
         let (stop, mut listening) = (self.clone(), JoinSet::new());
         listening.spawn(async move {
             for step in [Stop::stop, Stop::abort] {
-                let number = tokio::select! {
-                    _ = interrupt.recv() => SIGINT,
-                    _ = terminate.recv() => SIGTERM,
+                let received = tokio::select! {
+                    _ = interrupt.recv() => Signal::SIGINT,
+                    _ = terminate.recv() => Signal::SIGTERM,
                 };
-                stop.signal.get_or_init(|| number);
+                stop.signal.get_or_init(|| received);
                 step(&stop);
             }
         });
@@ -175,7 +172,7 @@ impl Stop {
 
     /// The number of the signal that stopped the run; SIGINT if none did.
     pub(crate) fn signal(&self) -> u8 {
-        self.signal.get().copied().unwrap_or(SIGINT)
+        self.signal.get().copied().unwrap_or(Signal::SIGINT) as u8
     }
 
     /// The error of a run that ended before there was anything to keep.

@@ -45,7 +45,6 @@ pub struct Run {
     pub lag: Lag,
     /// Whether the run was stopped before its end.
     pub stopped: bool,
-    pub(super) recorder: Recorder,
     /// What was planned, also of requests that were not sent.
     pub plan: Arc<RunPlan>,
     /// Requests that got no connection because this machine had no file descriptors or ports left.
@@ -73,7 +72,8 @@ pub async fn drive(
     let prepared = PreparedRun::new(plan, clock).await?;
     prepared.warm_up(&stop).await?;
     let start = prepared.plan.start(prepared.clock.now())?;
-    prepared.run(live, stop, start, Outputs::default()).await
+    let (run, _) = prepared.run(live, stop, start, Outputs::default()).await?;
+    Ok(run)
 }
 
 impl PreparedRun {
@@ -109,7 +109,7 @@ impl PreparedRun {
         })
     }
 
-    /// Runs the schedule, whose offsets count from `started`.
+    /// Runs the schedule, whose offsets count from `started`. The recorder may still hold rows.
     ///
     /// # Errors
     /// As [`drive`].
@@ -119,7 +119,7 @@ impl PreparedRun {
         stop: Stop,
         started: Stamp,
         outputs: Outputs,
-    ) -> Result<Run, Error> {
+    ) -> Result<(Run, Recorder), Error> {
         let _guard = stop.on_drop();
         let (sender, ended) = mpsc::channel();
         let slots = self.plan.args.max_concurrency.unwrap_or(usize::MAX);
@@ -156,16 +156,16 @@ impl PreparedRun {
         let stopped = stop.is_stopped();
         let mut rows = std::mem::take(&mut recorder.in_memory);
         rows.sort_by_key(|row| row.sent_time.or(row.arrival_time).or(row.scheduled_time));
-        Ok(Run {
+        let run = Run {
             started,
             ended,
             rows,
             lag: std::mem::take(&mut recorder.lag),
-            recorder,
             plan: self.plan,
             dropped: self.client.dropped.load(Ordering::Relaxed),
             stopped,
-        })
+        };
+        Ok((run, recorder))
     }
 
     /// Sends the warm-up requests one after the other, until the run is stopped.

@@ -30,6 +30,7 @@ use crate::units::count;
 
 use super::args::OtlpArgs;
 use super::client::Exchange;
+use super::control::Stop;
 use super::verdict::Lag;
 
 /// Where rows go, and the logs that they wait for.
@@ -79,6 +80,9 @@ pub(super) struct EngineLogs {
     ready: Vec<Joined>,
 }
 
+/// The file of rows, the error if it is incomplete, and the exporter of spans, which may still hold some.
+pub(super) type Recorded = (PathBuf, Result<(), Error>, Option<Spans>);
+
 /// How long a request waits for its line. A server writes it when the response has ended, and never if the client left.
 const LINE_TIMEOUT_NANOS: i64 = 2 * NANOS;
 /// How many requests may wait at once.
@@ -115,7 +119,7 @@ impl Recorder {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return recorder,
             }
-            recorder.write_joined();
+            recorder.write_joined(recorder.clock.now());
         }
     }
 
@@ -128,12 +132,12 @@ impl Recorder {
         }
     }
 
-    /// Writes the rows that no longer wait for the servers' logs.
-    fn write_joined(&mut self) {
+    /// Writes the rows that no longer wait for the servers' logs at `now`.
+    fn write_joined(&mut self, now: Stamp) {
         let Some(logs) = &mut self.outputs.logs else {
             return;
         };
-        for joined in logs.ready(self.clock.now()) {
+        for joined in logs.ready(now) {
             let rows = joined.into_rows(&mut self.clocks);
             self.write(rows);
         }
@@ -151,21 +155,21 @@ impl Recorder {
         }
     }
 
-    /// Completes the file. Returns its path, the error if it is incomplete, and a warning about lost spans. Blocks.
-    pub(super) fn finish(mut self) -> (PathBuf, Result<(), Error>, Option<String>) {
-        let has_waiting =
-            |logs: &Option<EngineLogs>| logs.as_ref().is_some_and(EngineLogs::has_waiting);
-        while has_waiting(&self.outputs.logs) {
+    /// Completes the file; `stop` ends the wait for the servers' logs. Blocks.
+    pub(super) fn finish(mut self, stop: &Stop) -> Recorded {
+        while let Some(logs) = &self.outputs.logs
+            && logs.has_waiting()
+            && !stop.is_stopped()
+        {
             let next = self.clock.now().plus_nanos(EngineLogs::READ_PERIOD_NANOS);
             self.clock.sleep_until(next);
-            self.write_joined();
+            self.write_joined(next);
         }
-        let spans = self.outputs.spans.and_then(Spans::finish);
-        let (path, written) = match self.outputs.file {
-            Some(file) => file.finish(),
-            None => (PathBuf::new(), Ok(())),
-        };
-        (path, written, spans)
+        // Without their lines, if the wait was cut short.
+        self.write_joined(Stamp::MAX);
+        let file = self.outputs.file.map(RowFile::finish);
+        let (path, written) = file.unwrap_or((PathBuf::new(), Ok(())));
+        (path, written, self.outputs.spans)
     }
 }
 
@@ -312,7 +316,7 @@ impl EngineLogs {
         }
     }
 
-    /// Takes the rows of a request that ended `now`. They wait for its line, unless there can be none or nothing is missing.
+    /// Takes the rows of a request that ended `now`. They wait for its line, unless there can be none, or too many wait.
     fn wait(&mut self, rows: Vec<Row>, now: Stamp) {
         let has_id = rows.iter().any(|row| row.engine_id.is_some());
         let ended = EndedRequest {

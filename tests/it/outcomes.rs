@@ -15,7 +15,7 @@ use crate::support::wire::{chunk, stream_head};
 /// The generator's row of one request to `addr`, with `more` on its command line.
 async fn of_generator(addr: SocketAddr, more: &str) -> Row {
     let line = format!("--num-prompts 1 --random-input-len 3 {more}");
-    let plan = generator::plan(&format!("http://{addr}"), &generator::flags(&line)).unwrap();
+    let plan = generator::plan(&format!("http://{addr}"), &line).unwrap();
     let run = generator::drive(plan).await.unwrap();
     assert_eq!(run.rows.len(), 1);
     as_written(&run.rows[0])
@@ -154,7 +154,7 @@ async fn the_proxys_own_errors_are_told_from_a_servers() {
     let front = front.only_row().await;
     let line = format!("--random-input-len 3 {LEFT}");
     let url = format!("http://{}", leaving().await);
-    let plan = generator::plan(&url, &generator::flags(&line)).unwrap();
+    let plan = generator::plan(&url, &line).unwrap();
     let run = generator::drive(plan).await.unwrap();
     let mut alone = run.rows.iter();
     let alone = alone.find(|row| row.outcome() == Outcome::ConnectError);

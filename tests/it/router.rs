@@ -103,7 +103,7 @@ async fn ended(process: &mut Process) -> Vec<Row> {
 /// Traffic of our generator to `front`, whose request ids begin with `name`.
 async fn traffic(front: SocketAddr, name: &str, line: &str) -> Run {
     let line = format!("--model sim-llama {line}");
-    let mut plan = plan(&format!("http://{front}"), &flags(&line)).unwrap();
+    let mut plan = plan(&format!("http://{front}"), &line).unwrap();
     plan.request_id_prefix = name.to_owned();
     drive(plan).await.unwrap()
 }

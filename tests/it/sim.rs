@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-use crate::support::admin::{self, get};
+use crate::support::admin::{self, ask, get};
 use crate::support::http::Connection;
 use crate::support::wire::{Response, until, until_async};
 
@@ -80,6 +80,11 @@ fn infos(response: &Response) -> Vec<Value> {
     let (last, events) = response.chunks.split_last().unwrap();
     assert_eq!(last, b"data: [DONE]\n\n");
     events.iter().map(|event| meta(event)).collect()
+}
+
+/// What a server answers to a body.
+async fn posted(sim: &Sim, path: &str, body: &str) -> Response {
+    ask(sim.addr(), "POST", path, "", body).await
 }
 
 /// The value of a family's only series.

@@ -28,15 +28,15 @@ mod tls;
 
 const BROKEN: &[u8] = b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n";
 
-/// A plan of a few quick requests, with `more` on the command line.
-fn plan(addr: SocketAddr, more: &[&str]) -> RunPlan {
-    let more = [&["--random-input-len", "8"], more].concat();
-    generator::plan(&format!("http://{addr}"), &more).unwrap()
+/// A plan of a few quick requests, with these flags.
+fn plan(addr: SocketAddr, line: &str) -> RunPlan {
+    let line = format!("--random-input-len 8 {line}");
+    generator::plan(&format!("http://{addr}"), &line).unwrap()
 }
 
 /// Runs that plan to its end.
 async fn sent(addr: SocketAddr, line: &str) -> Run {
-    drive(plan(addr, &flags(line))).await.unwrap()
+    drive(plan(addr, line)).await.unwrap()
 }
 
 /// The program as its user starts it, sending to `addr` and writing to `dir`.
@@ -77,6 +77,11 @@ async fn ran(addr: SocketAddr, line: &str) -> (Done, Value, TempDir) {
 fn column(dir: &Path, name: &str) -> Vec<String> {
     let rows = proxy::rows(&dir.join("requests.csv")).into_iter();
     rows.map(|row| row[name].clone()).collect()
+}
+
+/// A server that answers as recorded.
+async fn good() -> Upstream {
+    Upstream::always(recorded("generate_stream")).await
 }
 
 /// A server whose requests of these turns get the recorded answer, while all others get `other`.

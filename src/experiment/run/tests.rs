@@ -31,10 +31,13 @@ fn only_a_lock_that_is_held_is_told_as_another_process() {
 }
 
 #[test]
-fn a_trial_with_a_window_is_judged_by_the_requests_in_it() {
+fn a_trial_is_judged_by_the_requests_in_its_window_and_drawn_is_its_whole_schedule() {
     let folder = tempfile::tempdir().unwrap();
     let summary = r#"{"scheduled": 20, "goodput_requests": 11, "schedule_rate": 8.6, "window": {"left_out_first": 6, "left_out_last": 3}}"#;
     std::fs::write(folder.path().join(SUMMARY), summary).unwrap();
+    // The second turns of conversations have no time.
+    let schedule = "index,scheduled_offset\n0,1.5\n1,\n2,2.5\n3,\n4,5.5\n5,\n";
+    std::fs::write(folder.path().join(SCHEDULE), schedule).unwrap();
     let run = RunResult {
         dir: folder.path().to_owned(),
         file: RunFile::default(),
@@ -42,7 +45,7 @@ fn a_trial_with_a_window_is_judged_by_the_requests_in_it() {
     let (trial, told) = evaluate(&run, 5.0, 0.95);
     assert_eq!(
         (trial.result, trial.kept, trial.drawn),
-        (Trial::Met, 1.0, None)
+        (Trial::Met, 1.0, Some(0.5))
     );
     assert_eq!(told, "met: 11 of 11 requests kept the limits (100.0 %)");
 }

@@ -439,6 +439,20 @@ fn a_failed_request_waited_at_least_until_its_end() {
 }
 
 #[test]
+fn a_request_is_in_the_window_or_left_out_also_if_it_was_never_sent() {
+    let sent = |at| format!("req_id=a{at}, outcome=ok, scheduled_time={at}, sent_time={at}");
+    let unsent = |at| format!("req_id=b{at}, outcome=connect_error, scheduled_time={at}");
+    let table = Table::of_lines([unsent(1), sent(5), unsent(6), sent(9), unsent(9)]);
+    let window = Window::choose(&arrived(&table), 10.0, 2.0, 1.0);
+    assert_eq!((window.left_out_first, window.left_out_last), (1, 2));
+    let started = Stamp::EPOCH;
+    let facts = RunFacts { started, ..run() };
+    let summary = Summary::of_table(&table, &facts, Some(window));
+    let requests = (summary.all.counts.requests, summary.whole.requests);
+    assert_eq!(requests, (2, 5));
+}
+
+#[test]
 fn requests_that_ended_before_the_window_are_not_unknown_in_it() {
     let silent = |start| {
         let sample = cut(Sample::starting(start), Moment::WorkerArrival, start + 500);

@@ -16,10 +16,15 @@ pub fn value_name(value: impl ValueEnum) -> String {
     possible.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
+/// A higher rate that is not infinite is taken for a typing error.
+pub const MAX_RATE: f64 = 1e6;
+
 /// Parses a rate: requests per second, or per another unit of time.
 pub fn rate(text: &str) -> Result<f64, &'static str> {
+    const EXPECTED: &str = "must be a positive number of requests a second, such as 5 or 300/min, up to a million, or inf";
     let rate = units::per_second(text).filter(|rate| *rate > 0.0);
-    rate.ok_or("must be a positive number of requests a second, such as 5 or 300/min, or inf")
+    let rate = rate.filter(|rate| *rate <= MAX_RATE || rate.is_infinite());
+    rate.ok_or(EXPECTED)
 }
 
 /// Parses a length of a prompt or response. More than ten million is taken for a typing error.

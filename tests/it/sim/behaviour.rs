@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 
 use super::told::Told;
 use super::{
-    START, asked, fast, golden, infos, meta, metric, ms, on_manual_clock, sent, shapes, slow,
-    until_load, until_served, with,
+    START, asked, fast, golden, infos, meta, metric, ms, on_manual_clock, posted, sent, shapes,
+    slow, until_load, until_served, with,
 };
 use crate::support::admin::ask;
 use crate::support::assert_says;
+use crate::support::generator::flags;
 use crate::support::process::{Done, queuescope, run};
 use crate::support::recordings::named;
 use crate::support::wire::{Client, until_async};
@@ -83,7 +84,7 @@ async fn cumulative_events_grow_and_incremental_ones_join_up_to_the_same() {
     let events = async |incremental: bool| -> Vec<Value> {
         let config = with(fast(), |config| config.incremental = incremental);
         let sim = Sim::start(config, Clock::system()).unwrap();
-        let response = ask(sim.addr(), "POST", "/generate", "", body).await;
+        let response = posted(&sim, "/generate", body).await;
         let data = response.chunks.iter().take(60).map(|chunk| &chunk[6..]);
         data.map(|json| serde_json::from_slice(json).unwrap())
             .collect()
@@ -142,7 +143,7 @@ async fn a_shutdown_cuts_streams_and_neither_a_wrong_abort_nor_a_flush_does() {
 
 async fn generate(sim: &Sim, text: &str) -> Value {
     let body = json!({"text": text, "sampling_params": {"max_new_tokens": 2}}).to_string();
-    let reply = ask(sim.addr(), "POST", "/generate", "", &body).await;
+    let reply = posted(sim, "/generate", &body).await;
     reply.json()["meta_info"].take()
 }
 
@@ -165,8 +166,7 @@ async fn the_next_turn_of_a_conversation_prefills_only_what_is_new() {
         "return_meta_info": true,
     })
     .to_string();
-    let reply = ask(sim.addr(), "POST", "/v1/chat/completions", "", &chat);
-    let reply = reply.await.json();
+    let reply = posted(&sim, "/v1/chat/completions", &chat).await.json();
     let second = &reply["choices"][0]["meta_info"];
     let details = json!({"device": 9, "host": 0});
     assert_eq!(second["cached_tokens_details"], details);
@@ -175,7 +175,7 @@ async fn the_next_turn_of_a_conversation_prefills_only_what_is_new() {
     assert!((metric(&sim, "cache_hit_rate").await - 9.0 / 13.0).abs() < 1e-9);
     assert_eq!(metric(&sim, "kv_evictable_tokens").await, 13.0);
 
-    let flushed = ask(sim.addr(), "POST", "/flush_cache", "", "").await;
+    let flushed = posted(&sim, "/flush_cache", "").await;
     assert_eq!(flushed.status(), 200);
     assert_eq!(metric(&sim, "kv_evictable_tokens").await, 0.0);
     let again = generate(&sim, "you are kind and brief what is a queue").await;
@@ -228,40 +228,37 @@ async fn a_retraction_is_told_as_recorded() {
     golden::same_told("retraction.txt", &it, 2).await;
 }
 
+/// Flags whose last one is out of range.
+const OUT_OF_RANGE: &str = "\
+--port 0 --prefill-tokens-per-s 0
+--port 0 --decode-step-ms -1
+--port 0 --decode-step-ms NaN
+--port 0 --decode-step-per-seq-ms -0.5
+--port 0 --tokenize-ms -1
+--port 0 --clock-skew-s inf
+--port 0 --max-running-requests 0
+--port 0 --max-queued-requests 0
+--port 0 --max-total-tokens 2
+--port 0 --chunked-prefill-size -2
+--port 0 --context-length 1
+--port 0 --otlp-traces-endpoint localhost
+--port 0 --gpu-share 0
+--port 70000
+--port 0 --disaggregation-decode-extra-slots -1
+--port TAKEN
+--port 0 --disaggregation-mode prefill --disaggregation-bootstrap-port TAKEN
+--port 0 --host no.such.host.invalid
+--port 0 --export-metrics-to-file --export-metrics-to-file-dir /dev/null/log";
+
 #[test]
 fn values_out_of_range_name_their_flag_and_what_would_be_right() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    for [flag, value] in [
-        ["--prefill-tokens-per-s", "0"],
-        ["--decode-step-ms", "-1"],
-        ["--decode-step-ms", "NaN"],
-        ["--decode-step-per-seq-ms", "-0.5"],
-        ["--tokenize-ms", "-1"],
-        ["--clock-skew-s", "inf"],
-        ["--max-running-requests", "0"],
-        ["--max-queued-requests", "0"],
-        ["--max-total-tokens", "2"],
-        ["--chunked-prefill-size", "-2"],
-        ["--context-length", "1"],
-        ["--otlp-traces-endpoint", "localhost"],
-        ["--gpu-share", "0"],
-        ["--port", "70000"],
-        ["--disaggregation-decode-extra-slots", "-1"],
-        ["--port", &port],
-        ["--disaggregation-bootstrap-port", &port],
-        ["--host", "no.such.host.invalid"],
-        ["--export-metrics-to-file-dir", "/dev/null/log"],
-    ] {
-        let more: &[&str] = match flag {
-            "--port" => &[],
-            "--disaggregation-bootstrap-port" => {
-                &["--port", "0", "--disaggregation-mode", "prefill"]
-            }
-            "--export-metrics-to-file-dir" => &["--port", "0", "--export-metrics-to-file"],
-            _ => &["--port", "0"],
-        };
-        let Done { code, err, .. } = run(queuescope(&[&["sim", flag, value], more].concat()));
+    for line in OUT_OF_RANGE.lines() {
+        let line = format!("sim {line}").replace("TAKEN", &port);
+        let words = flags(&line);
+        let (flag, value) = (words[words.len() - 2], words[words.len() - 1]);
+        let Done { code, err, .. } = run(queuescope(&words));
         let is_taken = value == port;
         assert_eq!(code, Some(if is_taken { 1 } else { 2 }), "{flag}: {err}");
         let line = err.lines().next().unwrap();

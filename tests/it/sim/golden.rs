@@ -9,8 +9,7 @@ use queuescope::sim::config::{Config, Dialect};
 use serde_json::Value;
 
 use super::told::{Told, above, kind_of_name};
-use super::{START, asked, ms, on_manual_clock, sent, slow, until_load, until_served};
-use crate::support::admin::ask;
+use super::{START, asked, ms, on_manual_clock, posted, sent, slow, until_load, until_served};
 use crate::support::docs::assert_file;
 use crate::support::wire::until;
 
@@ -69,7 +68,7 @@ async fn bodies(sim: &Sim, manual: &ManualClock) -> String {
     for (rid, client) in [("wait", &mut waiting), ("hold", &mut running)] {
         // All whose id begins so are meant.
         let body = format!(r#"{{"rid":"{}"}}"#, &rid[..2]);
-        ask(sim.addr(), "POST", "/abort_request", "", &body).await;
+        posted(sim, "/abort_request", &body).await;
         say("aborted", &client.chunk().await.unwrap().unwrap());
     }
     until_served(sim, 5).await;
@@ -159,12 +158,12 @@ async fn spans_and_log_lines_are_what_they_were() {
     let (clock, manual) = Clock::manual(START);
     let it = Told::with(config, clock).await;
     let sim = &it.sim;
-    let posted = async |path: &str, number, body: &str, load| {
+    let of_trace = async |path: &str, number, body: &str, load| {
         let extra = parent_of(number) + "tracestate: a=b\r\n";
         sent(sim, path, &extra, body, load).await
     };
     let traced = async |number, rid: &str, tokens, load| {
-        posted("/generate", number, &generate(rid, tokens, true), load).await
+        of_trace("/generate", number, &generate(rid, tokens, true), load).await
     };
     let mut stream = traced(1, "made-1234", 3, (0, 1)).await;
     for at in [7, 17, 27] {
@@ -174,7 +173,7 @@ async fn spans_and_log_lines_are_what_they_were() {
     until_served(sim, 1).await;
     manual.set(ms(200));
     let chat = r#"{"messages":[{"content":"a b"}],"max_tokens":1,"temperature":0,"top_p":0.5,"rid":"x_chat-0001"}"#;
-    let mut chat = posted("/v1/chat/completions", 2, chat, (0, 1)).await;
+    let mut chat = of_trace("/v1/chat/completions", 2, chat, (0, 1)).await;
     manual.set(ms(202));
     until_load(sim.addr(), 1, 0).await;
     let mut waiting = traced(3, "wait-1234", 9, (1, 1)).await;
@@ -191,14 +190,7 @@ async fn spans_and_log_lines_are_what_they_were() {
     until_load(sim.addr(), 1, 1).await;
     drop(leaves);
     until_load(sim.addr(), 1, 0).await;
-    ask(
-        sim.addr(),
-        "POST",
-        "/abort_request",
-        "",
-        r#"{"rid":"wait"}"#,
-    )
-    .await;
+    posted(sim, "/abort_request", r#"{"rid":"wait"}"#).await;
     waiting.chunk().await.unwrap();
     until_served(sim, 5).await;
     same_told("spans.txt", &it, 5).await;

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 
 use super::shapes;
 use super::told::{Told, above, kind_of_name};
-use super::{fast, infos, metric, with};
-use crate::support::admin::ask;
+use super::{fast, infos, metric, posted, with};
 use crate::support::assert_says;
 use crate::support::pair::{self, Leg};
 use crate::support::wire::{Client, Reader, until, until_async};
@@ -228,7 +227,7 @@ async fn without_a_room_it_is_refused_and_a_client_that_leaves_ends_the_wait_for
         (&pair.prefill, r#"{"text":"a"}"#),
         (&pair.decode, one_of_two),
     ] {
-        let refused = ask(server.sim.addr(), "POST", "/generate", "", body).await;
+        let refused = posted(&server.sim, "/generate", body).await;
         assert_eq!(refused.status(), 400);
         assert_says(&refused.text(), "bootstrap_room");
     }

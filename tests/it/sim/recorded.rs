@@ -6,7 +6,7 @@ use queuescope::sim::Sim;
 use serde_json::Value;
 
 use super::shapes;
-use super::{asked, fast, on_manual_clock, sent, slow, with};
+use super::{asked, fast, on_manual_clock, posted, sent, slow, with};
 use crate::support::admin::{ask, get};
 use crate::support::recordings::{Recording, named};
 use crate::support::wire::{Response, headers};
@@ -162,9 +162,10 @@ async fn generate_sends_its_head_before_the_first_token_and_openai_only_with_it(
 
 #[tokio::test]
 async fn what_it_tells_of_itself_are_fields_and_metrics_of_the_recordings() {
-    let sim = Sim::start(fast(), Clock::system()).unwrap();
+    let config = with(fast(), |config| config.model = "a \"soft\u{ad}ly\"".into());
+    let sim = Sim::start(config, Clock::system()).unwrap();
     let body = r#"{"text":"a b","sampling_params":{"max_new_tokens":3}}"#;
-    ask(sim.addr(), "POST", "/generate", "", body).await;
+    posted(&sim, "/generate", body).await;
     for (path, case, all) in [
         ("/model_info", "info_model_info", false),
         ("/server_info", "info_server_info", false),
@@ -185,6 +186,9 @@ async fn what_it_tells_of_itself_are_fields_and_metrics_of_the_recordings() {
     let theirs = String::from_utf8(named("info_metrics").body()).unwrap();
     let ours = get(sim.addr(), "/metrics").await.text();
     assert!(families(&ours).len() >= 10);
+    let mut series = ours.lines().filter(|line| !line.starts_with('#'));
+    let model = "model_name=\"a \\\"soft\u{ad}ly\\\"\"";
+    assert!(series.all(|line| line.contains(model)), "{ours}");
     for family in families(&ours) {
         assert!(families(&theirs).contains(&family), "{family}");
     }

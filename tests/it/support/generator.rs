@@ -12,11 +12,10 @@ use queuescope::traffic::{self, Args, LiveProgress, Run, RunPlan, Stop};
 
 use super::wire::PATIENCE;
 
-/// A plan of traffic to a base URL, with `more` on the command line.
-pub fn plan(url: &str, more: &[&str]) -> Result<RunPlan, Error> {
-    let line = ["traffic", "--base-url", url];
-    let line = Args::try_parse_from(line.iter().chain(more)).unwrap();
-    line.plan()
+/// A plan of traffic to a base URL, with these flags.
+pub fn plan(url: &str, line: &str) -> Result<RunPlan, Error> {
+    let line = format!("traffic --base-url {url} {line}");
+    Args::try_parse_from(flags(&line)).unwrap().plan()
 }
 
 /// Runs a plan to its end, which must come.

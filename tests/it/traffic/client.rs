@@ -10,8 +10,6 @@ use crate::support::proxy::Front;
 use crate::support::tls::Authority;
 use crate::support::{assert_says, table};
 
-const ONE: [&str; 2] = ["--num-prompts", "1"];
-
 #[tokio::test]
 async fn a_request_says_who_asks_and_what_for() {
     let server = Upstream::always(recorded("completions_stream_usage")).await;
@@ -86,7 +84,7 @@ async fn connections_are_kept_and_one_that_died_before_an_answer_is_replaced_onc
             _ => format!("http://{}", upstream.addr),
         };
         let line = format!("--num-prompts 3 --max-concurrency 1 {more}");
-        let plan = generator::plan(&url, &flags(&line)).unwrap();
+        let plan = generator::plan(&url, &line).unwrap();
         let run = drive(plan).await.unwrap();
         let told = run.rows.iter().map(|row| {
             let outcome = if row.is_ok() { "ok" } else { "died" };
@@ -107,7 +105,7 @@ async fn connections_are_kept_and_one_that_died_before_an_answer_is_replaced_onc
 #[tokio::test]
 async fn to_replace_a_connection_that_died_holds_up_no_send() {
     let server = Upstream::start(|turn, _| played(turn, "dies at the second")).await;
-    let options = plan(server.addr, &ONE).client;
+    let options = plan(server.addr, "").client;
     let client = Client::new(options, Clock::system()).await.unwrap();
     let waited = async || {
         let job = Job {
@@ -197,24 +195,24 @@ async fn a_model_that_was_not_named_is_asked_for() {
         vec![Step::Send(if is_asked { models } else { reply() })]
     })
     .await;
-    let more = [&ONE[..], &["--backend", "sglang-oai-chat"]].concat();
-    let run = drive(plan(server.addr, &more)).await.unwrap();
+    let line = "--num-prompts 1 --backend sglang-oai-chat";
+    let run = sent(server.addr, line).await;
     assert_eq!(run.rows[0].model.as_deref(), Some("tiny"));
 
     let server = Upstream::always(wire::json_response("{\"data\":[]}")).await;
-    let error = drive(plan(server.addr, &more)).await.unwrap_err();
+    let error = drive(plan(server.addr, line)).await.unwrap_err();
     assert_says(&error.to_string(), "name one with --model");
 }
 
 #[tokio::test]
 async fn the_cache_is_flushed_first_and_a_refusal_is_told() {
-    let server = Upstream::always(recorded("generate_stream")).await;
-    let more = [&ONE[..], &["--flush-cache"]].concat();
-    drive(plan(server.addr, &more)).await.unwrap();
+    let server = good().await;
+    let line = "--num-prompts 1 --flush-cache";
+    sent(server.addr, line).await;
     assert!(server.seen()[0].head.starts_with("POST /flush_cache "));
 
     let server = Upstream::always(recorded("err_404")).await;
-    let error = drive(plan(server.addr, &more)).await.unwrap_err();
+    let error = drive(plan(server.addr, line)).await.unwrap_err();
     for said in ["--flush-cache", "404"] {
         assert_says(&error.to_string(), said);
     }

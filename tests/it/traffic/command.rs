@@ -18,7 +18,7 @@ fn generator(addr: SocketAddr, dir: &Path, line: &str) -> Command {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let root = tempfile::tempdir().unwrap();
     let line = "--random-input-len 8 --request-rate 200 --num-prompts 30 --seed 5 --request-id-prefix mine \
                 --upstream-kind server";
@@ -56,7 +56,8 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
 /// Flags, and what is said of them: what begins with a colon behind the first flag and its value. AZURE is
 /// a data set with times.
 const WRONG: &str = "\
---request-rate -3 | : must be a positive number of requests a second, such as 5 or 300/min, or inf
+--request-rate -3 | : must be a positive number of requests a second, such as 5 or 300/min, up to a million, or inf
+--request-rate 1e300 | : must be a positive number of requests a second
 --num-prompts 0 | : must be a whole number, 1 or more
 --random-range-ratio 1.1 | : must be a share from 0 to 1, such as 0.05 or 5%
 --max-failed 5 | : must be a share from 0 to 1, such as 0.05 or 5%
@@ -185,8 +186,32 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_signal_costs_rows_that_wait_for_lines_of_the_servers_logs() {
+    let server = Upstream::always(recorded("chat_stream_usage")).await;
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("run");
+    let line = format!(
+        "--backend sglang-oai-chat --model m --num-prompts 3 --max-concurrency 1 --engine-logs {}",
+        root.path().display()
+    );
+    let mut child = command(server.addr, &dir, &line).spawn().unwrap();
+    until("all have arrived", || server.seen().len() == 3).await;
+    // They wait for seconds, as nobody writes those lines.
+    until("it ends", || {
+        signal(&child, Signal::SIGINT);
+        child.try_wait().unwrap().is_some()
+    })
+    .await;
+    let done = ended(child).await;
+    done.assert_status(&[130]);
+    let told = dir.join("requests.csv");
+    assert_says(&done.err, &format!("; the rows are in {}", told.display()));
+    assert_eq!(column(&dir, "model"), ["m"; 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stop_ends_the_wait_for_the_next_request_and_none_sent_is_told() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let root = tempfile::tempdir().unwrap();
     // Hours to the first request.
     let line = "--request-rate 0.0001 --num-prompts 5";
@@ -279,7 +304,7 @@ async fn rows_that_cannot_be_put_right_stay_as_they_were() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_who_reads_is_no_reason_to_fail() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let root = tempfile::tempdir().unwrap();
     let line = "--random-input-len 8 --num-prompts 3 --force";
     for program in [generator, command] {

@@ -18,12 +18,12 @@ pub fn file(name: &str) -> PathBuf {
 }
 
 fn planned(line: &str) -> Result<RunPlan, Error> {
-    generator::plan("http://127.0.0.1:1", &flags(line))
+    generator::plan("http://127.0.0.1:1", line)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let path = file("azure-2023.csv");
     let line = "--dataset-name azure --arrival trace --trace-speed 20 --dataset-path";
     let (done, summary, folder) = ran(server.addr, &format!("{line} {}", path.display())).await;
@@ -65,7 +65,7 @@ fn ids_differ_from_run_to_run_whatever_the_seed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sharegpt_is_taken_from_the_cache_or_told_how_to_get_there() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let nowhere = refusing().await;
     let root = tempfile::tempdir().unwrap();
     let run = |name: &str| {
@@ -139,7 +139,7 @@ async fn a_turn_holds_the_replies_before_it_and_waits_for_them_whatever_the_api(
         for more in ["", " --disable-stream"] {
             let before = server.seen().len();
             let line = format!("--backend {api} --model m --random-range-ratio 0.3 {TALK}{more}");
-            let plan = plan(server.addr, &flags(&line));
+            let plan = plan(server.addr, &line);
             let run = drive(plan.clone()).await.unwrap();
             assert_eq!(outcomes(&run), [Outcome::Ok; 15], "{line}");
             let seen = server.seen();
@@ -218,10 +218,10 @@ async fn of_a_stopped_run_the_turns_of_what_had_begun_are_counted() {
 
 #[tokio::test]
 async fn shards_begin_at_the_moment_that_all_are_told() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let clock = Clock::system();
-    let line = flags("--request-rate 100 --num-prompts 10 --shard 1/2");
-    let mut plan = plan(server.addr, &line);
+    let line = "--request-rate 100 --num-prompts 10 --shard 1/2";
+    let mut plan = plan(server.addr, line);
     let start = clock.now().plus_seconds(1.5);
     plan.args.start_at = Some(start);
     let run = drive(plan.clone()).await.unwrap();

@@ -8,7 +8,7 @@ use crate::support::process::limited;
 
 #[tokio::test]
 async fn every_request_becomes_a_row_of_its_schedule_in_order_of_arrival() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let line = "--request-rate 500 --num-prompts 40 --upstream-kind server";
     let run = sent(server.addr, line).await;
     assert_eq!(outcomes(&run), [Outcome::Ok; 40]);
@@ -46,9 +46,8 @@ async fn a_server_that_stalls_delays_no_later_send() {
 async fn waiting_for_a_slot_is_lag_and_nothing_else() {
     let all_due = Gate::new();
     let server = held(&all_due).await;
-    let more = ["--num-prompts", "6", "--max-concurrency", "1"];
     let live = Arc::new(LiveProgress::default());
-    let plan = plan(server.addr, &more);
+    let plan = plan(server.addr, "--num-prompts 6 --max-concurrency 1");
     let run = traffic::drive(plan, Clock::system(), live.clone(), Stop::default());
     let (run, ()) = tokio::join!(run, async {
         until("all are due", || live.counts().due == 6).await;
@@ -67,7 +66,7 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
 
 /// A run that is told to stop once so many requests arrived; then the gate is opened.
 async fn stopped(server: &Upstream, line: &str, arrived: usize, gate: &Gate) -> Run {
-    let plan = plan(server.addr, &flags(line));
+    let plan = plan(server.addr, line);
     let stop = Stop::default();
     let run = traffic::drive(plan, Clock::system(), Arc::default(), stop.clone());
     let run = tokio::spawn(run);
@@ -113,7 +112,7 @@ async fn a_stop_lets_requests_under_way_finish() {
 
 #[tokio::test]
 async fn warm_up_requests_come_first_and_leave_no_row_and_one_that_fails_ends_the_run() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let line = "--num-prompts 4 --warmup-requests 2 --request-id-prefix r";
     let run = sent(server.addr, line).await;
     assert_eq!(run.rows.len(), 4);
@@ -126,7 +125,7 @@ async fn warm_up_requests_come_first_and_leave_no_row_and_one_that_fails_ends_th
     assert_eq!(ids, expected);
 
     let server = Upstream::always(recorded("err_generate_too_long")).await;
-    let plan = plan(server.addr, &["--warmup-requests", "1"]);
+    let plan = plan(server.addr, "--warmup-requests 1");
     let error = drive(plan).await.unwrap_err().to_string();
     assert!(error.starts_with("a warm-up request failed: "), "{error}");
     assert_eq!(server.seen().len(), 1);
@@ -147,7 +146,7 @@ async fn stood_still(mut run: Command, seconds: u64, is_under_way: impl Fn() -> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_generator_that_stood_still_is_invalid_on_any_machine() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let root = tempfile::tempdir().unwrap();
     let line = "--random-input-len 8 --upstream-kind server --request-rate 100 --num-prompts 200 --max-failed 0";
     let run = command(server.addr, root.path(), line);
@@ -182,7 +181,7 @@ async fn a_generator_that_stood_still_is_invalid_also_where_all_is_due_at_once()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn figures_of_a_window_leave_its_edges_out_and_rows_hold_all() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let line = "--upstream-kind server --request-rate 100 --num-prompts 150 --leave-out-first 0.5 --leave-out-last 0.4";
     let (done, summary, folder) = ran(server.addr, line).await;
     let window = &summary["window"];

@@ -41,7 +41,7 @@ fn what_is_sent_of_each_data_set_stays() {
         // The files are named without their folder.
         let (line, _) = line.split_once(" => ").unwrap();
         let full = line.replace('@', "tests/data/datasets/");
-        let plan = generator::plan("http://127.0.0.1:1", &flags(&full));
+        let plan = generator::plan("http://127.0.0.1:1", &full);
         let plan = plan.unwrap_or_else(|error| panic!("{line}: {error}"));
         writeln!(found, "{line} => {}", sums(&plan)).unwrap();
     }
@@ -76,7 +76,7 @@ fn paths(at: &str, value: &Value, into: &mut BTreeSet<String>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_members_of_the_summary_stay() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let mut found = String::new();
     for line in [
         "--num-prompts 3 --upstream-kind server --goodput ttft:500",

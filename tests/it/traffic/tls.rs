@@ -16,12 +16,12 @@ fn trusting(ca: &Authority) -> String {
 async fn one(host: &str, addr: SocketAddr, more: &str) -> Result<Run, Error> {
     let line = format!("--random-input-len 8 --num-prompts 1 {more}");
     let url = format!("https://{host}:{}", addr.port());
-    drive(generator::plan(&url, &flags(&line))?).await
+    drive(generator::plan(&url, &line)?).await
 }
 
 #[tokio::test]
 async fn names_are_asked_for_and_numbers_only_verified() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let ca = Authority::new("ours");
     let face = ca.face(&["localhost", "127.0.0.1"], server.addr).await;
     for (host, asked_for) in [("localhost", Some("localhost")), ("127.0.0.1", None)] {
@@ -43,7 +43,7 @@ fn aged(from: i32, to: i32) -> CertificateParams {
 
 #[tokio::test]
 async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let (ours, other) = (Authority::new("ours"), Authority::new("other"));
     let anew = Authority::new("ours");
     let mut of_a_ca = params(&["localhost"]);
@@ -82,7 +82,7 @@ async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_commands_trust_the_systems_roots_and_say_loudly_when_they_verify_nothing() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let server = good().await;
     let ca = Authority::new("ours");
     let face = ca.face(&["localhost"], server.addr).await;
     let url = format!("https://localhost:{}", face.addr.port());
