@@ -140,13 +140,22 @@ fn the_page_knows_how_many_of_its_single_requests_are_the_slowest() {
     assert_eq!(data["runs"][0]["waterfall"]["each"], 60);
 }
 
-/// The page shows these, and computes none by subtraction.
+/// As on the terminal.
 #[test]
-fn warnings_and_counts_of_a_run_are_shown_as_they_are() {
-    let scripts = dom() + &SCRIPTS.concat();
-    assert_says(&scripts, "...run.warnings");
-    assert!(!scripts.contains("- run.summary.completed"));
-    assert!(!scripts.contains("- group.completed"));
+fn a_run_has_the_share_that_kept_the_goals_and_a_prediction_its_errors() {
+    let mut run = run_of(30);
+    run.summary["goodput_goals_ms"] = json!({ "ttft": 1e6 });
+    run.prediction_errors = [("ttft_ms.p99", 0.373)].into();
+    let data = data_of(&page_of(vec![run]));
+    let [figures, errors] = [0, 1].map(|at| &data["runs"][0]["lines"][at]);
+    let at = |head: &str| {
+        let heads = data["heads"].as_array().unwrap();
+        heads.iter().position(|of| of == head).unwrap()
+    };
+    assert_eq!(figures[at("kept the goals")], "100.0 %");
+    assert_eq!(figures[at("ok")], "30");
+    assert_eq!(errors[at("TTFT p99")], "37.3 %");
+    assert_eq!(errors[at("TTFT p50")], "");
 }
 
 #[test]
@@ -216,36 +225,6 @@ fn waiting_in_a_router_is_in_the_picture() {
     );
 }
 
-/// A row of a server without requests says that it had none.
-#[test]
-fn servers_whose_requests_are_not_counted_have_no_row() {
-    let servers = |run: Run| {
-        let mut data = data_of_run(run);
-        let rows = data["tables"]["servers"]["rows"].take();
-        let rows = rows.as_array().unwrap().iter();
-        let names = rows.map(|row| row[0].as_str().unwrap().to_owned());
-        names.collect::<Vec<_>>()
-    };
-    let all = ["p", "q", "d", "i"].map(|name| ServerFile::of(name, &format!("{name}:1")));
-    let of = |lines: Vec<String>| {
-        let mut run = Run::of_lines(lines);
-        run.file = Some(RunFile {
-            servers: all.to_vec(),
-            ..RunFile::default()
-        });
-        run
-    };
-    let row = |host: &str| format!("host={host}, prefill_host=p:1, outcome=ok, arrival_time=1");
-    assert_eq!(servers(of(vec![row("d:1")])), ["d (d:1)", "q", "i"]);
-    // The servers with the most requests have rows. These have one each, and 60 others two.
-    let many = (0..120).map(|n| row(&format!("h{}:1", n / 2)));
-    let run = of(many.chain([row("d:1"), row("i:1")]).collect());
-    let others = servers(run)
-        .into_iter()
-        .filter(|name| !name.starts_with('h'));
-    assert_eq!(others.collect::<Vec<_>>(), ["q"]);
-}
-
 #[test]
 fn an_experiment_without_a_run_has_a_page() {
     let data = data_of(&page_of(Vec::new()));
@@ -284,23 +263,6 @@ fn labels_of_charts_do_not_overlap() {
     let script = OVERLAPS.replace("SCRIPTS", &(dom() + &SCRIPTS[..3].concat()));
     let said = node(&(CHARTS.to_owned() + &script));
     assert_eq!(said.unwrap_or_default(), ["", ""]);
-}
-
-/// As `whatif` says on the terminal. Not tested without Node.
-#[test]
-fn the_share_that_kept_its_goals_is_of_all_requests() {
-    let of = |unknown| {
-        let summary = json!({ "goodput_requests": 19, "goodput_unknown": unknown, "requests": 20, "goodput_goals_ms": { "ttft": 500.0 } });
-        format!(
-            "console.log(JSON.stringify(keptOf({})))",
-            json!({ "summary": summary })
-        )
-    };
-    let document = r#"const document = { getElementById: () => ({ textContent: "{}" }) };"#;
-    let script = [document, &dom(), SCRIPTS[0], &of(0), ";", &of(1)].concat();
-    if let Some(said) = node(&script) {
-        assert_eq!(said, ["[\"95 %\",\"ttft ≤ 500 ms\"]\n[]\n", ""]);
-    }
 }
 
 /// What a script says, and its errors; `None` without Node.

@@ -18,7 +18,7 @@ use crate::report::{Report, page, render};
 use crate::request::{
     ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, Timeline, TimingSource,
 };
-use crate::units::round_to_four_digits;
+use crate::units::{one_decimal, round_to_four_digits};
 use crate::whatif::figures::{COMPARED, Compared, Figures, by_name, tpot_nanos};
 use crate::whatif::load::{Load, Request};
 
@@ -73,13 +73,10 @@ impl Results {
         let signed = |error| format!("{:+.1} %", error * 100.0);
         let replayed = validation.map(|run| cells(&run.name, run.errors(), signed));
         let names = COMPARED.iter().map(|(name, _)| *name);
-        let error = cells("error (root mean square)", fit.errors(), percent);
+        let error = cells("error (root mean square)", fit.errors(), one_decimal);
         let heads = std::iter::once("replays off by").chain(names);
         let replayed = Grid::new(heads, replayed.chain([error]).collect());
-        let mut predicted = render::table("run", self.lines.clone());
-        if !self.args.goodput.is_empty() {
-            predicted.heads.push("kept the goal".to_owned());
-        }
+        let predicted = render::table("run", self.lines.clone());
         // The one that ends the command is its error.
         let notes = self.notes.iter();
         let notes = notes.filter(|note| self.nothing_found.as_ref() != Some(note));
@@ -97,9 +94,8 @@ impl Results {
     /// Adds the row of a run to the table. Returns its figures.
     fn add_line(&mut self, name: String, of_run: &Summary) -> Figures {
         let figures = Figures::of_run(of_run, &self.args.goodput);
-        let line = render::line_of(name, &of_run.all, &of_run.run).into_iter();
-        let share = figures.goodput_share.map(percent);
-        self.lines.push(line.chain(share).collect());
+        let line = render::line_of(name, &of_run.all, &of_run.run);
+        self.lines.push(line);
         figures
     }
 
@@ -131,12 +127,8 @@ impl Results {
         // Its rows take much memory, and another replay follows.
         let run = self.args.html.is_some().then_some(run);
         let errors = by_name(self.fit.expected_errors(&servers, load, &figures));
-        let error = |figure| percent(errors[figure]);
-        let [ttft_p50, ttft_p99] = ["ttft_ms.p50", "ttft_ms.p99"].map(error);
-        let [total, rate] = ["total_latency_ms.p99", "request_throughput"].map(error);
-        let off = ["  ±", "", "", &rate, &ttft_p50, &ttft_p99, &total];
         let (all, served) = (predicted.requests.len(), predicted.timed().count());
-        let off = (served > 0).then(|| off.map(str::to_owned).into());
+        let off = (served > 0).then(|| render::error_line(&errors));
         self.lines.extend(off);
         let refused = all - served;
         if refused > 0 {
@@ -155,7 +147,7 @@ impl Results {
         shown["refused"] = json!(refused);
         self.predictions.push(shown);
         if let Some(mut run) = run {
-            run.prediction_errors = errors;
+            run.prediction_errors = if served > 0 { errors } else { BTreeMap::new() };
             run.notes.extend(note);
             self.runs.push(run);
         }
@@ -212,10 +204,6 @@ impl Results {
 fn cells(name: &str, all: Compared, shown: impl Fn(f64) -> String) -> Vec<String> {
     let first = std::iter::once(name.to_owned());
     first.chain(all.map(shown)).collect()
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
 }
 
 fn row(id: String, request: &Request, load: &Load) -> Row {
