@@ -176,10 +176,12 @@ fn where_nothing_was_counted_no_share_is_shown() {
     assert_eq!(table.rows[0][..4], ["a:1", "0", "0", "0.00"]);
 }
 
+/// Faults are of the whole run.
 #[test]
-fn faults_are_told_not_to_be_of_the_window() {
+fn why_a_run_failed_and_what_its_figures_are_of_is_told_in_all_formats() {
     let mut run = run_of(200);
     run.faults = vec![FaultRow::of(1.0, "server-1", "stall", "down")];
+    run.file.as_mut().unwrap().error = Some("it broke".to_owned());
     let window = json!({ "from_s": 1.0, "to_s": 900.0, "left_out_first": 3, "left_out_last": 0 });
     for window in [Value::Null, window] {
         run.summary["window"] = window.clone();
@@ -194,6 +196,9 @@ fn faults_are_told_not_to_be_of_the_window() {
         ] {
             let is_told = text.contains("those of the whole run, not only of its window");
             assert_eq!(is_told, !window.is_null(), "{text}");
+            let is_of_window = text.contains(" that arrived from ");
+            assert_eq!(is_of_window, !window.is_null(), "{text}");
+            assert_says(&text, "failed: it broke");
         }
     }
 }

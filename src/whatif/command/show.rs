@@ -18,7 +18,7 @@ use crate::report::{Report, page, render};
 use crate::request::{
     ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, Timeline, TimingSource,
 };
-use crate::units::{one_decimal, round_to_four_digits};
+use crate::units::round_to_four_digits;
 use crate::whatif::figures::{COMPARED, Compared, Figures, by_name, tpot_nanos};
 use crate::whatif::load::{Load, Request};
 
@@ -73,7 +73,7 @@ impl Results {
         let signed = |error| format!("{:+.1} %", error * 100.0);
         let replayed = validation.map(|run| cells(&run.name, run.errors(), signed));
         let names = COMPARED.iter().map(|(name, _)| *name);
-        let error = cells("error (root mean square)", fit.errors(), one_decimal);
+        let error = cells("error (root mean square)", fit.errors(), percent);
         let heads = std::iter::once("replays off by").chain(names);
         let replayed = Grid::new(heads, replayed.chain([error]).collect());
         let predicted = render::table("run", self.lines.clone());
@@ -204,6 +204,10 @@ impl Results {
 fn cells(name: &str, all: Compared, shown: impl Fn(f64) -> String) -> Vec<String> {
     let first = std::iter::once(name.to_owned());
     first.chain(all.map(shown)).collect()
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
 }
 
 fn row(id: String, request: &Request, load: &Load) -> Row {
