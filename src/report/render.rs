@@ -74,7 +74,7 @@ pub fn to_markdown(report: &Report<'_>) -> String {
     let together = [
         Block::Table(of_runs(&report.runs)),
         Block::Figures(max_rate(report)),
-        Block::Sentences(compared(report)),
+        Block::Sentences(compared(report, true)),
     ];
     let mut blocks: Vec<Marked> = together.map(|block| (None, block)).into();
     blocks.extend(report.runs.iter().flat_map(of_run));
@@ -88,7 +88,7 @@ pub fn to_markdown(report: &Report<'_>) -> String {
 fn of_several(report: &Report<'_>) -> Vec<Marked> {
     let mut blocks = vec![
         (None, Block::Table(of_runs(&report.runs))),
-        (None, Block::Sentences(answers(report))),
+        (None, Block::Sentences(compared(report, false))),
     ];
     // Advice that is the same for several runs is given once.
     let mut advised = BTreeSet::new();
@@ -210,26 +210,21 @@ fn notes_of(of: &RunReport<'_>, with_window: bool) -> Vec<String> {
     all.map(|line| one_line(&line).into_owned()).collect()
 }
 
-/// The first answers of the comparison, and which runs were not compared.
-fn answers(report: &Report<'_>) -> Vec<String> {
+/// What the comparison says: which settings are best, `all` differences or how many there are, and what was not compared.
+fn compared(report: &Report<'_>, all: bool) -> Vec<String> {
     let comparison = &report.comparison;
-    let all = comparison.answers();
-    let number = comparison.differences.len();
-    let more = (!all.is_empty()).then(|| {
-        format!("All comparisons ({number}) are in the report: its page, or --format markdown.")
-    });
-    let notes = comparison.notes.iter().map(|note| format!("note: {note}"));
-    let answers = all.into_iter().take(MAX_ANSWERS);
-    answers.chain(more).chain(notes).collect()
-}
-
-/// All answers and differences, and what was not compared.
-fn compared(report: &Report<'_>) -> Vec<String> {
-    let comparison = &report.comparison;
-    let notes = comparison.notes.iter().map(|note| format!("note: {note}"));
-    let sentences = comparison.differences.iter().map(Difference::sentence);
-    let answers = comparison.answers().into_iter();
-    answers.chain(sentences).chain(notes).collect()
+    let mut said = comparison.answers();
+    if all {
+        said.extend(comparison.differences.iter().map(Difference::sentence));
+    } else if !said.is_empty() {
+        let number = comparison.differences.len();
+        said.truncate(MAX_ANSWERS);
+        said.push(format!(
+            "All comparisons ({number}) are in the report: its page, or --format markdown."
+        ));
+    }
+    said.extend(comparison.notes.iter().map(|note| format!("note: {note}")));
+    said
 }
 
 /// The result of `--find-max-rate`; empty if there was no search.

@@ -66,10 +66,16 @@ impl Summary {
         blocks.push(Block::Figures(intervals(&self.all.latencies)));
         blocks.push(Block::Sentences(self.warnings()));
         blocks.extend((self.hosts.len() > 1).then(|| Block::Table(servers_table(self, named))));
-        let (servers, requests) = self.other_hosts;
-        let others = format!("{servers} more servers, with {requests} requests, are not shown.");
-        blocks.extend((servers > 0).then(|| Block::Sentences(vec![others])));
+        let others = self.other_servers().into_iter().collect();
+        blocks.push(Block::Sentences(others));
         blocks
+    }
+
+    /// That there are more servers than have figures.
+    pub fn other_servers(&self) -> Option<String> {
+        let (servers, requests) = self.other_hosts;
+        let others = || format!("{servers} more servers, with {requests} requests, are not shown.");
+        (servers > 0).then(others)
     }
 
     /// Warnings and notes on the figures.

@@ -80,6 +80,7 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         "waiting_over": waiting(&run.table, &report.why),
         "waterfall": requests.waterfall(&run.table, each),
         "tables": { "servers": servers, "waiting": report.why.tables() },
+        "other_servers": report.summary.other_servers(),
         "fault_lines": report.fault_lines().join("\n"),
         "curves": SHOWN.iter().filter_map(curve).collect::<Map<String, Value>>(),
         "series": series(report),
