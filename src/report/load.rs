@@ -401,12 +401,6 @@ impl Group {
         }
         sentences.join(" ")
     }
-
-    /// Where the time until the first token went, in a sentence; `None` if none was seen.
-    pub fn until_first_sentence(&self) -> Option<String> {
-        let is_seen = self.until_first.requests > 0;
-        is_seen.then(|| self.until_first.shares("until the first token") + ".")
-    }
 }
 
 /// The number of gaps per second between the first and the last time.

@@ -290,19 +290,16 @@ pub fn line_of(name: String, of: &Group, run: &RunFacts) -> Vec<String> {
 
 /// The row below that of a prediction: by how much its figures may be off, where that is known.
 pub fn error_line(errors: &BTreeMap<&'static str, f64>) -> Vec<String> {
-    let error = |figure| {
-        errors
-            .get(figure)
-            .map_or(String::new(), |off| one_decimal(*off))
-    };
+    let error = |figure| errors.get(figure).map(|off| one_decimal(*off));
     let known = [
         "request_throughput",
         "ttft_ms.p50",
         "ttft_ms.p99",
         "total_latency_ms.p99",
     ];
+    let errors = known.map(error).map(Option::unwrap_or_default);
     let first = ["  ±", "", ""].map(str::to_owned);
-    first.into_iter().chain(known.map(error)).collect()
+    first.into_iter().chain(errors).collect()
 }
 
 /// The row of a run, and one of the errors of a prediction.

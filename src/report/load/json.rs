@@ -92,7 +92,10 @@ fn group(group: &Group, run: &RunFacts) -> Value {
     };
     let mut time_spent = time(spent, Some(group.time_sentences()));
     time_spent["unseen"] = object(unseen.map(|(what, requests)| (what.name(), requests)));
-    time_spent["until_first_token"] = time(&group.until_first, group.until_first_sentence());
+    let until_first = &group.until_first;
+    let sentence = until_first.shares("until the first token") + ".";
+    let sentence = Some(sentence).filter(|_| until_first.requests > 0);
+    time_spent["until_first_token"] = time(until_first, sentence);
     let more = json!({
         "latency": latencies(group),
         "latency_at_least": object(bounds),
