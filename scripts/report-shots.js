@@ -55,10 +55,12 @@ function apart(runs) {
     const rows = [...document.querySelectorAll("#figures tbody tr")].map(row => [...row.cells].map(cell => cell.textContent));
     const wanted = DATA.listed.map(({ name, label }) => [upper(label), runs[at].summary.latency[name]]).filter(([, of]) => of?.count);
     if (rows.length !== wanted.length) return [`${run.run}: ${rows.length} latencies of ${wanted.length}`];
-    return wanted.flatMap(([label, of], place) => {
+    const leftOut = $("left-out").textContent, told = [...runs[at].notes, ...runs[at].warnings].map(text => text.replaceAll("`", ""));
+    const untold = told.filter(text => !leftOut.includes(text)).map(text => `${run.run}: does not say ${text}`);
+    return untold.concat(wanted.flatMap(([label, of], place) => {
       const want = [label, number(of.count), duration(of.mean), duration(of.p50), duration(of.p90), duration(of.p99), duration(of.max)];
       return want.every((text, column) => rows[place][column].startsWith(text)) ? [] : [`${run.run}: ${rows[place].join(" | ")} is not ${want.join(" | ")}`];
-    });
+    }));
   });
 }
 

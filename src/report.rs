@@ -20,7 +20,7 @@ pub mod why;
 use serde_json::{Value, json};
 
 use crate::request::shown_text;
-use compare::{Comparison, comparison};
+use compare::{Comparison, Difference, comparison};
 use files::{Grade, RunState, plain};
 use findings::RunReport;
 use load::Summary;
@@ -55,14 +55,10 @@ impl<'a> Report<'a> {
 
     /// The output of `--format json`.
     pub fn to_json(&self) -> Value {
-        let differences = self.comparison.differences.iter().map(|difference| {
-            let mut shown = json!(difference);
-            shown["sentence"] = difference.sentence().into();
-            shown
-        });
+        let differences = self.comparison.differences.iter();
         json!({
             "experiment": self.loaded.experiment,
-            "comparison": differences.collect::<Value>(),
+            "comparison": differences.map(Difference::to_json).collect::<Value>(),
             "answers": self.comparison.answers(),
             "not_compared": self.comparison.notes,
             "runs": self.runs.iter().map(RunReport::to_json).collect::<Value>(),
@@ -112,7 +108,9 @@ impl RunReport<'_> {
         let file = self.run.file.as_ref();
         let warnings = self.run.warnings().map(str::to_owned);
         let warnings = warnings.chain(self.summary.warnings());
-        let notes = self.run.notes.iter().cloned().chain(self.fault_note());
+        let notes = self.run.failure().into_iter();
+        let notes = notes.chain(self.run.notes.iter().cloned());
+        let notes = notes.chain(self.summary.of_window());
         json!({
             "run": self.run.name,
             "dir": self.run.dir,
@@ -122,7 +120,7 @@ impl RunReport<'_> {
             "repeat": file.map(|file| file.repeat),
             "router": file.and_then(|file| file.router.as_ref()),
             "workload_sha256": file.and_then(|file| file.workload_sha256.as_ref()),
-            "notes": notes.collect::<Value>(),
+            "notes": notes.chain(self.fault_note()).collect::<Value>(),
             "warnings": warnings.collect::<Value>(),
             "findings": self.findings,
             "faults": self.episodes,

@@ -128,8 +128,13 @@ pub fn class(edges: &[u64], number: u64) -> (usize, String) {
 pub fn percent(share: f64) -> String {
     match share * 100.0 {
         percent if percent >= 9.95 => format!("{percent:.0} %"),
-        percent => format!("{percent:.1} %"),
+        _ => one_decimal(share),
     }
+}
+
+/// Formats a share in percent with one decimal: `99.5 %`.
+pub fn one_decimal(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
 }
 
 /// Returns a parser of numbers from `low` to `high`.

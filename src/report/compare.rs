@@ -1,6 +1,7 @@
 //! Comparison of settings, request by request: the same place in the schedule is the same prompt at the same time.
 
 use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 use statrs::distribution::{ContinuousCDF as _, Normal};
 
 use crate::request::ColumnId;
@@ -52,8 +53,6 @@ pub struct Difference {
     pub comparisons: usize,
     /// Whether it is significant among so many comparisons (Holm's rule).
     pub holds: bool,
-    /// [`Difference::is_shown`].
-    pub shown: bool,
 }
 
 fn serialize_metric<S: Serializer>(metric: &Option<ColumnId>, to: S) -> Result<S::Ok, S::Error> {
@@ -120,6 +119,17 @@ impl Difference {
             false => self.failed_a > self.failed_b,
         };
         failed_more && !self.is_with_failed && self.metric.is_some()
+    }
+
+    /// Its figures, with what is concluded from them.
+    pub fn to_json(&self) -> Value {
+        let mut json = json!(self);
+        let PairedDifference { low, high, .. } = self.found;
+        json["label"] = self.label().into();
+        json["range"] = self.range([self.difference, low, high]).into();
+        json["shown"] = self.is_shown().into();
+        json["sentence"] = self.sentence().into();
+        json
     }
 
     /// Says which setting beats the other, on what and by how much, or that no difference is shown; and how failed requests count.
@@ -217,7 +227,6 @@ fn apply_holm(differences: &mut [Difference]) {
         holds &= difference.strength() >= needed / alone;
         difference.comparisons = count;
         difference.holds = holds;
-        difference.shown = difference.is_shown();
     }
 }
 

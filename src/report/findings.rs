@@ -11,7 +11,7 @@ use super::reader::Run;
 use super::why::{WaitReport, dominant_group};
 use crate::request::{ColumnId, Outcome, PartSpent, Period, StageSet};
 use crate::stats::waits::Cause;
-use crate::units::{count, duration, percent};
+use crate::units::{count, duration, one_decimal, percent};
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -158,11 +158,11 @@ const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
             let share = held.mean / latencies.ttft()?.mean;
             let is_long = held.mean >= MIN_RETURN_S && share >= RETURN_SHARE;
             let [mean, p50, p99] = [held.mean, held.p50, held.p99].map(duration);
+            let share = percent(share);
             (is_long && held.count >= ENOUGH).then(|| {
                 format!(
                     "A first token was {mean} on its way back through the router on average (p50 {p50}, p99 {p99}): \
-                     {:.0} % of the TTFT.",
-                    share * 100.0
+                     {share} of the TTFT."
                 )
             })
         },
@@ -271,13 +271,9 @@ impl<'a> RunReport<'a> {
         let (mean, of_all) = (spent.mean(part)?, spent.share(part)?);
         let is_enough = part.requests >= ENOUGH && part.requests * 10 >= spent.requests;
         (is_enough && mean >= MIN_MEAN_S && of_all >= share).then(|| {
-            format!(
-                "{} of {} on average ({:.0} %{})",
-                duration(mean),
-                duration(mean / of_all),
-                of_all * 100.0,
-                spent.of_requests(part)
-            )
+            let [took, whole] = [mean, mean / of_all].map(duration);
+            let (share, requests) = (percent(of_all), spent.of_requests(part));
+            format!("{took} of {whole} on average ({share}{requests})")
         })
     }
 
@@ -328,9 +324,9 @@ fn router_queue(report: &RunReport<'_>, finding: &mut Finding) -> Option<String>
         "A higher limit of the router would only move this wait into the servers, whose slots are full. {}",
         Cause::Slots.advice()
     );
+    let share = percent(share);
     Some(format!(
-        "{what} Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
-        share * 100.0
+        "{what} Those that it had sent on waited in the servers, {share} of that time while all slots were taken."
     ))
 }
 
@@ -363,10 +359,9 @@ fn stall(report: &RunReport<'_>, _: &mut Finding) -> Option<String> {
     let (mean, share) = (spent.mean(part)?, spent.share(part)?);
     let is_long = spent.requests >= ENOUGH && mean >= MIN_MEAN_S && share >= STALL_SHARE;
     is_long.then(|| {
+        let (mean, share) = (duration(mean), percent(share));
         format!(
-            "Answers stood still for {} of a request's time ({:.0} %) because the client did not read.",
-            duration(mean),
-            share * 100.0
+            "Answers stood still for {mean} of a request's time ({share}) because the client did not read."
         )
     })
 }
@@ -384,8 +379,8 @@ fn failures(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
     if share < FAILED_SHARE {
         (finding.level, end) = (Level::Limit, ".");
     }
-    let percent = share * 100.0;
-    finding.title = format!("{failed} of {requests} requests failed ({percent:.1} %)");
+    let percent = one_decimal(share);
+    finding.title = format!("{failed} of {requests} requests failed ({percent})");
     let first = all.failures.first();
     let advice = match report.run.faults.is_empty() {
         true => first.and_then(|kind| advice(kind.outcome)),

@@ -12,19 +12,21 @@ mod text;
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::resume_unwind;
 use std::path::Path;
 
 use serde_json::Value;
 
+use super::files::ServerFile;
 use super::reader::Run;
 use super::sanitize::sanitize;
 use crate::clock::{Stamp, seconds};
 use crate::error::Error;
-use crate::request::{ColumnId, TimeSpent, parse_failed};
+use crate::request::{ColumnId, ServerRole, TimeSpent, parse_failed};
 use crate::table::window::{Window, arrived};
 use crate::table::{Table, rows};
+use crate::units::one_decimal;
 
 pub use counts::{Counts, FailureKind, Tokens, is_given_up};
 use counts::{Request, most_frequent};
@@ -65,7 +67,7 @@ pub struct Summary {
     /// The part of the run that the figures cover; `None` if none was chosen.
     pub window: Option<Window>,
     /// The figures by server: the one that served a request, or the last that failed it. The [`MAX_HOSTS`] servers with the most
-    /// requests.
+    /// requests, and those of a run that it had and that got none.
     pub hosts: BTreeMap<String, Group>,
     /// The number of other servers, and of their requests.
     pub other_hosts: (usize, usize),
@@ -158,6 +160,11 @@ impl Summary {
     pub fn of_run(run: &Run) -> Summary {
         let facts = RunFacts::of(run);
         let mut summary = Summary::of_table(&run.table, &facts, run.window());
+        let none = || Group::of(&run.table, &summary.run, &[], &[]);
+        for host in idle(run) {
+            let known = summary.hosts.entry(host.to_owned());
+            known.or_insert_with(none);
+        }
         let recorded = run.summary_as::<Stamp>("/started_at_ns");
         let zero = run.epoch.or_else(|| run.began());
         let of_rows = zero.and_then(Stamp::from_seconds);
@@ -273,6 +280,23 @@ impl Summary {
     }
 }
 
+/// The servers of a run that no row names, where rows name servers.
+fn idle(run: &Run) -> impl Iterator<Item = &str> {
+    let table = &run.table;
+    let both = [ColumnId::host, ColumnId::prefill_host];
+    // Of many servers not all have figures. Most runs name no servers: then no row is asked.
+    let rows = (0..table.len()).filter(|_| !run.servers().is_empty());
+    let named = rows.flat_map(|row| both.map(|column| table.text(column, row)));
+    let named: HashSet<&str> = named.collect();
+    let is_idle = move |one: &&ServerFile| {
+        // A prefill server responds to no client.
+        let is_prefill = one.role == Some(ServerRole::Prefill);
+        table.has(both[usize::from(is_prefill)]) && !named.contains(&*one.host)
+    };
+    let servers = run.servers().iter().filter(is_idle);
+    servers.map(|server| &*server.host)
+}
+
 /// Groups requests by the server that served them or was the last to fail them, the largest group first. Requests whose server is unknown
 /// are in no group.
 fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(Cow<'a, str>, Vec<Request>)> {
@@ -340,16 +364,23 @@ impl Group {
         }
     }
 
+    /// The share of all requests that met all goals; `None` without goals, or where a successful request lacks a latency that one names.
+    pub fn goodput_share(&self) -> Option<f64> {
+        let goodput = self.goodput.as_ref().filter(|of| of.unknown == 0)?;
+        let requests = self.counts.requests;
+        (requests > 0).then(|| goodput.good as f64 / requests as f64)
+    }
+
     /// Where the time went, in sentences: of failed requests, then of the successful ones.
     pub fn time_sentences(&self) -> String {
         let (all, ok) = (self.counts.requests, self.counts.ok());
         let (failed, given_up) = (self.counts.failed(), self.counts.given_up);
         let mut sentences = Vec::new();
         if failed > 0 {
-            let share = 100.0 * failed as f64 / all as f64;
+            let share = one_decimal(failed as f64 / all as f64);
             let kinds = FailureKind::list(&self.failures);
             sentences.push(format!(
-                "{failed} of {all} requests ({share:.1} %) failed: {kinds}."
+                "{failed} of {all} requests ({share}) failed: {kinds}."
             ));
         }
         if given_up > 0 {
@@ -361,7 +392,11 @@ impl Group {
             true => "a request took".to_owned(),
             false => format!("the {ok} of {all} requests that went well took"),
         };
-        sentences.extend((ok > 0 || all == 0).then(|| self.spent.sentence(&subject)));
+        if ok > 0 || all == 0 {
+            let spent = std::iter::once(self.spent.shares(&subject));
+            let spent = spent.chain(self.spent.unseen_notes());
+            sentences.extend(spent.map(|sentence| sentence + "."));
+        }
         sentences.join(" ")
     }
 }

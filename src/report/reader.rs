@@ -102,8 +102,8 @@ pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
         if let Some(file) = file.filter(|_| run.table.is_empty()) {
             let what =
                 "nothing to report on: it must hold a row a request below the names of its columns";
-            let reasons = run.notes.into_iter();
-            let message: Vec<String> = std::iter::once(what.to_owned()).chain(reasons).collect();
+            let mut message = vec![what.to_owned()];
+            message.extend(run.notes);
             return Err(Error::read(&file, message.join("; ")));
         }
         runs.push(run);
@@ -263,6 +263,12 @@ impl Run {
         }
     }
 
+    /// Why it failed, if it did.
+    pub fn failure(&self) -> Option<String> {
+        let error = self.file.as_ref()?.error.as_ref()?;
+        Some(format!("failed: {error}"))
+    }
+
     /// Its name, followed by its mark.
     pub fn marked_name(&self) -> String {
         let mark = self.mark().map(|mark| format!(" {mark}"));
@@ -309,19 +315,13 @@ impl Run {
         self.summary_as("/duration").filter(|_| is_whole)
     }
 
-    /// Whether a row counts in the figures: its request arrived in the window, or at an unknown time.
-    pub fn is_counted(&self) -> impl Fn(usize) -> bool + '_ {
-        let window = self.window().filter(|window| !window.is_whole_run());
-        move |row| {
-            let both = window.as_ref().zip(self.table.arrival_or_due(row));
-            both.is_none_or(|(window, at)| window.contains(seconds(at)))
-        }
-    }
-
-    /// The first rows of the requests that count in the figures.
+    /// The first rows of the requests that count in the figures: they arrived in the window, or at an unknown time.
     pub fn counted(&self) -> impl Iterator<Item = usize> {
-        let is_counted = self.is_counted();
-        self.table.first_rows().filter(move |row| is_counted(*row))
+        let window = self.window().filter(|window| !window.is_whole_run());
+        self.table.first_rows().filter(move |row| {
+            let both = window.as_ref().zip(self.table.arrival_or_due(*row));
+            both.is_none_or(|(window, at)| window.contains(seconds(at)))
+        })
     }
 
     /// When it began, Unix seconds, by `run.json` or its summary.

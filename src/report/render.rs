@@ -1,6 +1,6 @@
 //! Renders a report as text for the terminal and as Markdown, from the same blocks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use super::files::{Grade, plain};
 use super::findings::{Finding, RunReport};
 use super::grid::Grid;
 use super::load::{Figure, Group, RunFacts, Summary};
-use crate::units::duration;
+use crate::units::{duration, one_decimal};
 
 /// A part of a report.
 #[derive(Clone, Debug)]
@@ -47,44 +47,26 @@ const LATENCIES: [(&str, ColumnId, Figure); 5] = [
 /// The most findings of each of several runs on the terminal.
 const MAX_FINDINGS: usize = 2;
 
+/// A block, and the mark of its run.
+type Marked = (Option<&'static str>, Block);
+
 /// Renders a report for the terminal; tables are at most `width` columns wide.
 pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
-    let mut blocks = Vec::new();
-    match report.runs.as_slice() {
-        [] => blocks.push("The experiment has no run with any row yet.\n".to_owned()),
+    let mut blocks = match report.runs.as_slice() {
+        [] => {
+            let none = "The experiment has no run with any row yet.".to_owned();
+            vec![(None, Block::Sentences(vec![none]))]
+        }
         [one] => {
             let is_plain = one.run.mark().is_none() && notes_of(one, false).is_empty();
-            let shown = of_run(one).into_iter().skip(usize::from(is_plain));
-            blocks.extend(shown.filter_map(|block| text(&block, one.run.mark(), width)));
+            of_run(one).split_off(usize::from(is_plain))
         }
-        runs => {
-            // Advice that is the same for several runs is given once.
-            let mut advised = BTreeSet::new();
-            blocks.extend(text(&Block::Table(of_runs(runs)), None, width));
-            blocks.extend(text(&Block::Sentences(answers(report)), None, None));
-            for run in runs {
-                let found = run.findings.iter().take(MAX_FINDINGS);
-                let mut found: Vec<Finding> = found.cloned().collect();
-                for finding in &mut found {
-                    if !advised.insert(finding.advice.clone()) {
-                        finding.advice.clear();
-                    }
-                }
-                let more = (run.findings.len() > MAX_FINDINGS)
-                    .then(|| "More findings: on the page, or by --format markdown.".to_owned());
-                let parts = [
-                    heading(run, true),
-                    Block::Findings(found),
-                    Block::Sentences(more.into_iter().collect()),
-                    Block::Figures(run.fault_lines()),
-                ];
-                let shown = |block| text(block, run.run.mark(), None);
-                blocks.extend(parts.iter().filter_map(shown));
-            }
-        }
-    }
-    blocks.extend(text(&Block::Sentences(max_rate(report)), None, None));
-    blocks.join("\n")
+        _ => of_several(report),
+    };
+    blocks.push((None, Block::Sentences(max_rate(report))));
+    let shown = blocks.iter();
+    let shown = shown.filter_map(|(mark, block)| text(block, *mark, width));
+    shown.collect::<Vec<String>>().join("\n")
 }
 
 /// Renders a report as Markdown.
@@ -92,29 +74,56 @@ pub fn to_markdown(report: &Report<'_>) -> String {
     let together = [
         Block::Table(of_runs(&report.runs)),
         Block::Figures(max_rate(report)),
-        Block::Sentences(compared(report)),
+        Block::Sentences(compared(report, true)),
     ];
-    let together = together.iter().filter_map(|block| markdown(block, None));
-    let mut blocks = vec!["# Report\n".to_owned()];
-    blocks.extend(together);
+    let mut blocks: Vec<Marked> = together.map(|block| (None, block)).into();
+    blocks.extend(report.runs.iter().flat_map(of_run));
+    let shown = blocks.iter();
+    let shown = shown.filter_map(|(mark, block)| markdown(block, *mark));
+    let all = std::iter::once("# Report\n".to_owned()).chain(shown);
+    all.collect::<Vec<String>>().join("\n")
+}
+
+/// The blocks of several runs on the terminal.
+fn of_several(report: &Report<'_>) -> Vec<Marked> {
+    let mut blocks = vec![
+        (None, Block::Table(of_runs(&report.runs))),
+        (None, Block::Sentences(compared(report, false))),
+    ];
+    // Advice that is the same for several runs is given once.
+    let mut advised = BTreeSet::new();
     for run in &report.runs {
-        let all = of_run(run).into_iter();
-        blocks.extend(all.filter_map(|block| markdown(&block, run.run.mark())));
+        let found = run.findings.iter().take(MAX_FINDINGS);
+        let mut found: Vec<Finding> = found.cloned().collect();
+        for finding in &mut found {
+            if !advised.insert(finding.advice.clone()) {
+                finding.advice.clear();
+            }
+        }
+        let more = (run.findings.len() > MAX_FINDINGS)
+            .then(|| "More findings: on the page, or by --format markdown.".to_owned());
+        let parts = [
+            heading(run, true),
+            Block::Findings(found),
+            Block::Sentences(more.into_iter().collect()),
+            Block::Figures(run.fault_lines()),
+        ];
+        blocks.extend(parts.map(|part| (run.run.mark(), part)));
     }
-    blocks.join("\n")
+    blocks
 }
 
 /// All blocks of a run.
-fn of_run(run: &RunReport<'_>) -> Vec<Block> {
+fn of_run(run: &RunReport<'_>) -> Vec<Marked> {
     let mut blocks = vec![heading(run, false)];
-    if run.run.lacks_rows() {
-        return blocks;
+    if !run.run.lacks_rows() {
+        blocks.extend(run.summary.blocks(|host| named(run, host)));
+        blocks.extend(run.why.tables().into_iter().map(Block::Table));
+        blocks.push(Block::Findings(run.findings.clone()));
+        blocks.push(Block::Figures(run.fault_lines()));
     }
-    blocks.extend(run.summary.blocks(|host| named(run, host)));
-    blocks.extend(run.why.tables().into_iter().map(Block::Table));
-    blocks.push(Block::Findings(run.findings.clone()));
-    blocks.push(Block::Figures(run.fault_lines()));
-    blocks
+    let blocks = blocks.into_iter();
+    blocks.map(|block| (run.run.mark(), block)).collect()
 }
 
 /// A server's name and host.
@@ -193,36 +202,29 @@ fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
 fn notes_of(of: &RunReport<'_>, with_window: bool) -> Vec<String> {
     let verdict = of.run.verdict().into_iter();
     let reasons = verdict.flat_map(|verdict| verdict.reasons);
-    let error = of.run.file.iter().filter_map(|file| file.error.as_ref());
-    let error = error.map(|error| format!("failed: {error}"));
     let window = of.summary.of_window().filter(|_| with_window);
     let notes = of.run.notes.iter().map(String::as_str);
     let notes = notes.chain(of.run.warnings());
     let notes = notes.map(|note| format!("note: {note}"));
-    let all = reasons.chain(error).chain(window).chain(notes);
+    let all = reasons.chain(of.run.failure()).chain(window).chain(notes);
     all.map(|line| one_line(&line).into_owned()).collect()
 }
 
-/// The first answers of the comparison, and which runs were not compared.
-fn answers(report: &Report<'_>) -> Vec<String> {
+/// What the comparison says: which settings are best, `all` differences or how many there are, and what was not compared.
+fn compared(report: &Report<'_>, all: bool) -> Vec<String> {
     let comparison = &report.comparison;
-    let all = comparison.answers();
-    let number = comparison.differences.len();
-    let more = (!all.is_empty()).then(|| {
-        format!("All comparisons ({number}) are in the report: its page, or --format markdown.")
-    });
-    let notes = comparison.notes.iter().map(|note| format!("note: {note}"));
-    let answers = all.into_iter().take(MAX_ANSWERS);
-    answers.chain(more).chain(notes).collect()
-}
-
-/// All answers and differences, and what was not compared.
-fn compared(report: &Report<'_>) -> Vec<String> {
-    let comparison = &report.comparison;
-    let notes = comparison.notes.iter().map(|note| format!("note: {note}"));
-    let sentences = comparison.differences.iter().map(Difference::sentence);
-    let answers = comparison.answers().into_iter();
-    answers.chain(sentences).chain(notes).collect()
+    let mut said = comparison.answers();
+    if all {
+        said.extend(comparison.differences.iter().map(Difference::sentence));
+    } else if !said.is_empty() {
+        let number = comparison.differences.len();
+        said.truncate(MAX_ANSWERS);
+        said.push(format!(
+            "All comparisons ({number}) are in the report: its page, or --format markdown."
+        ));
+    }
+    said.extend(comparison.notes.iter().map(|note| format!("note: {note}")));
+    said
 }
 
 /// The result of `--find-max-rate`; empty if there was no search.
@@ -243,9 +245,9 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
         ),
         _ => String::new(),
     };
-    let (goals, share) = (found.goodput.join(", "), found.share * 100.0);
+    let (goals, share) = (found.goodput.join(", "), one_decimal(found.share));
     let mut lines = vec![
-        format!("Highest rate at which {share:.1} % of requests keep {goals}: {met}{missed}."),
+        format!("Highest rate at which {share} of requests keep {goals}: {met}{missed}."),
         format!("  {:>8} {:>8}", "asked/s", "drawn/s"),
     ];
     lines.extend(found.trials.iter().map(|trial| {
@@ -261,10 +263,16 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
 pub fn table(first: &str, rows: Vec<Vec<String>>) -> Grid {
     let shown = LATENCIES.map(|(head, ..)| head);
     let heads = [first, "ok", "failed", "req/s"].into_iter().chain(shown);
-    Grid::new(heads.chain(["tokens/s"]), rows)
+    let mut table = Grid::new(heads.chain(["tokens/s"]), rows);
+    let mut rows = table.rows.iter();
+    if rows.any(|row| row.len() > table.heads.len()) {
+        table.heads.push("kept the goals".to_owned());
+    }
+    table
 }
 
-/// The row of a run or a server: requests that went well and that failed, requests a second, latencies, tokens a second.
+/// The row of a run or a server: requests that went well and that failed, requests a second, latencies, tokens a second; and where there
+/// are goals, the share of the requests that kept them.
 pub fn line_of(name: String, of: &Group, run: &RunFacts) -> Vec<String> {
     let rate = run.per_second(of.completed as f64);
     let rate = figure(rate, |rate| format!("{rate:.2}"));
@@ -274,20 +282,40 @@ pub fn line_of(name: String, of: &Group, run: &RunFacts) -> Vec<String> {
     let latency = |column| of.latencies.get(column);
     let latencies = LATENCIES.map(|(_, column, get)| figure(latency(column).map(get), duration));
     let counts = [of.counts.ok(), of.counts.failed()].map(|count| count.to_string());
+    let goals = of.goodput.as_ref();
+    let kept = goals.map(|_| figure(of.goodput_share(), one_decimal));
     let first = std::iter::once(name).chain(counts).chain([rate]);
-    first.chain(latencies).chain([tokens]).collect()
+    first.chain(latencies).chain([tokens]).chain(kept).collect()
 }
 
-/// A table with a row for each run.
-fn of_runs(runs: &[RunReport<'_>]) -> Grid {
-    let line = |of: &RunReport<'_>| {
-        let mut line = line_of(of.run.marked_name(), &of.summary.all, &of.summary.run);
-        if of.run.lacks_rows() {
-            line[1..].fill(figure(None, |_| String::new()));
-        }
-        line
-    };
-    table("run", runs.iter().map(line).collect())
+/// The row below that of a prediction: by how much its figures may be off, where that is known.
+pub fn error_line(errors: &BTreeMap<&'static str, f64>) -> Vec<String> {
+    let error = |figure| errors.get(figure).map(|off| one_decimal(*off));
+    let known = [
+        "request_throughput",
+        "ttft_ms.p50",
+        "ttft_ms.p99",
+        "total_latency_ms.p99",
+    ];
+    let errors = known.map(error).map(Option::unwrap_or_default);
+    let first = ["  ±", "", ""].map(str::to_owned);
+    first.into_iter().chain(errors).collect()
+}
+
+/// The row of a run, and one of the errors of a prediction.
+pub fn lines_of(of: &RunReport<'_>) -> Vec<Vec<String>> {
+    let mut line = line_of(of.run.marked_name(), &of.summary.all, &of.summary.run);
+    if of.run.lacks_rows() {
+        line[1..].fill(figure(None, |_| String::new()));
+    }
+    let errors = Some(&of.run.prediction_errors).filter(|errors| !errors.is_empty());
+    let errors = errors.map(error_line);
+    std::iter::once(line).chain(errors).collect()
+}
+
+/// A table with the rows of each run.
+pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
+    table("run", runs.iter().flat_map(lines_of).collect())
 }
 
 /// A table with a row for each server of a run; `named` gives the name of a host.

@@ -132,15 +132,13 @@ impl Figures {
     pub fn of_run(run: &load::Summary, goals: &[Goal]) -> Figures {
         let all = |column: ColumnId| LatencyFigures::of(run.all.latencies.get(column));
         let rate = run.run.per_second(run.all.completed as f64);
-        let goodput = run.all.goodput.as_ref();
-        let goodput = goodput.filter(|of| of.unknown == 0 && !goals.is_empty());
-        let requests = run.all.counts.requests.max(1);
+        let share = run.all.goodput_share();
         Figures {
             ttft_ms: all(ColumnId::ttft),
             total_latency_ms: all(ColumnId::total_latency),
             pure_queue_time_ms: all(ColumnId::pure_queue_time),
             request_throughput: rate.unwrap_or(f64::NAN),
-            goodput_share: goodput.map(|goodput| goodput.good as f64 / requests as f64),
+            goodput_share: share.filter(|_| !goals.is_empty()),
         }
     }
 

@@ -268,7 +268,7 @@ impl Comparison {
                 found.extend(most.map(|(_, sentence)| sentence));
             }
         }
-        let shown = || all.iter().filter(|of| of.shown);
+        let shown = || all.iter().filter(|of| of.is_shown());
         let mut failed = shown().filter(|of| of.metric.is_none()).peekable();
         if found.is_empty() && failed.peek().is_none() && !all.is_empty() {
             let count = all.len();
@@ -289,7 +289,7 @@ impl Comparison {
 /// Returns the best setting by these differences as a sentence, with the number of settings that it beats: no setting beats it, and it
 /// beats the most others, or by the most. `None` if no difference is shown.
 fn best<'n>(names: &'n [String], all: &[&Difference]) -> Option<(usize, String)> {
-    let shown = || all.iter().filter(|of| of.shown);
+    let shown = || all.iter().filter(|of| of.is_shown());
     let is_beaten = |name: &str| shown().any(|of| of.is_of(name) && of.winner() != name);
     let wins = |name: &'n str| shown().filter(move |of| of.winner() == name);
     let score = |name: &'n str| {
@@ -306,7 +306,7 @@ fn best<'n>(names: &'n [String], all: &[&Difference]) -> Option<(usize, String)>
     let (mut beaten, mut not_shown, mut not_compared) = (Vec::new(), Vec::new(), 0);
     for other in names().filter(|name| *name != best) {
         match against(other) {
-            Some(of) if of.shown => beaten.push(other),
+            Some(of) if of.is_shown() => beaten.push(other),
             Some(_) => not_shown.push(other),
             None => not_compared += 1,
         }

@@ -7,7 +7,7 @@ use crate::report::reader::Run;
 use crate::request::{ColumnId, Period, ServerRole, StageSet};
 use crate::stats::waits::Cause;
 use crate::table::Table;
-use crate::units::duration;
+use crate::units::{duration, percent};
 
 use super::{Finding, Level, QUEUE_SHARE, RunReport};
 
@@ -236,9 +236,8 @@ pub fn pair(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
         bottleneck = BOTTLENECKS.iter().max_by_key(|one| held(one))?;
         let part =
             held(bottleneck) as f64 / BOTTLENECKS.iter().map(held).sum::<i128>().max(1) as f64;
-        let (at, part) = (bottleneck.stages.1, part * 100.0);
-        what +=
-            &format!("; those that had it were {at} for {part:.0} % of the time that they had it");
+        let (at, part) = (bottleneck.stages.1, percent(part));
+        what += &format!("; those that had it were {at} for {part} of the time that they had it");
     }
     finding.title = bottleneck.title.to_owned();
     finding.advice = bottleneck.cause.advice().to_owned();

@@ -64,15 +64,7 @@ fn set(sample: Sample, start: i64, moments: &[(Moment, i64)]) -> Sample {
 /// A copy of a run with its two servers in its `run.json`.
 fn with_servers(run: &Run) -> Run {
     let servers = [("server-1", "a:1"), ("server-2", "b:1")];
-    let file = RunFile {
-        servers: servers
-            .map(|(name, host)| ServerFile::of(name, host))
-            .into(),
-        ..RunFile::default()
-    };
-    let mut run = run.clone();
-    run.file = Some(file);
-    run
+    run.clone().at_servers(&servers)
 }
 
 /// A copy of a run whose servers run at most so many requests at once.

@@ -83,17 +83,19 @@ fn group(group: &Group, run: &RunFacts) -> Value {
     let bounds = bounds.map(|of| (of.id.column().name, figures(of.at_least.as_ref())));
     let spent = &group.spent;
     let unseen = spent.unseen.iter();
-    let time = |spent: &TimeSpent| {
+    let time = |spent: &TimeSpent, sentence: Option<String>| {
         let parts = spent.parts.iter().map(|part| {
             let (share, mean) = (spent.share(part), spent.mean(part));
             json!({ "stage": part.spent.name(), "share": share, "mean": mean, "requests": part.requests })
         });
-        json!({ "requests": spent.requests, "mean": spent.mean_total(), "parts": parts.collect::<Value>() })
+        json!({ "requests": spent.requests, "mean": spent.mean_total(), "parts": parts.collect::<Value>(), "sentence": sentence })
     };
-    let mut time_spent = time(spent);
+    let mut time_spent = time(spent, Some(group.time_sentences()));
     time_spent["unseen"] = object(unseen.map(|(what, requests)| (what.name(), requests)));
-    time_spent["sentence"] = group.time_sentences().into();
-    time_spent["until_first_token"] = time(&group.until_first);
+    let until_first = &group.until_first;
+    let sentence = until_first.shares("until the first token") + ".";
+    let sentence = Some(sentence).filter(|_| until_first.requests > 0);
+    time_spent["until_first_token"] = time(until_first, sentence);
     let more = json!({
         "latency": latencies(group),
         "latency_at_least": object(bounds),
@@ -103,6 +105,7 @@ fn group(group: &Group, run: &RunFacts) -> Value {
     let goodput = group.goodput.as_ref().map(|goodput| {
         json!({
             "goodput_requests": goodput.good,
+            "goodput_share": group.goodput_share(),
             "goodput_unknown": goodput.unknown,
             "request_goodput": run.per_second(goodput.good as f64),
         })

@@ -24,6 +24,8 @@ pub struct Latency {
     /// Lower bounds over all requests, if it is one of the generator's. Requests that were given up count with their time until then,
     /// other failed ones as infinite. `None` if a successful request lacks the latency.
     pub at_least: Option<Summary>,
+    /// Its distribution, as [`curve`] has it.
+    pub curve: Vec<(f64, f64)>,
     /// 95 % intervals of its quantiles, which allow for values that depend on each other.
     pub intervals: Intervals,
 }
@@ -39,6 +41,11 @@ pub struct Latencies {
     pub itl_max: Option<f64>,
 }
 
+/// The most points of a curve: enough for 400 pixels.
+const POINTS: usize = 400;
+/// How many of them are the largest values: the slowest requests.
+const TAIL: usize = 80;
+
 /// bench_serving's end-to-end latency: from the generator's send to the last byte read; in a proxy's rows, which have no send, from the
 /// arrival.
 const E2E: [ColumnId; 2] = [ColumnId::total_latency_from_send, ColumnId::total_latency];
@@ -50,7 +57,7 @@ pub fn latencies() -> impl Iterator<Item = &'static Column> {
     COLUMNS.iter().filter(|column| column.unit == Unit::Latency)
 }
 
-/// Returns the latencies that a goal is for, of which the first that a row has counts; none if its name is unknown.
+/// Returns the latencies that a goal is for; none if its name is unknown.
 fn of_goal(name: &str) -> Vec<ColumnId> {
     match name {
         "e2el" => E2E.into(),
@@ -103,6 +110,7 @@ impl Latencies {
                 id,
                 summary: Summary::of_sorted(&sorted),
                 at_least: lower_bounds(table, all, id).and_then(|of| Summary::of_sorted(&of)),
+                curve: curve(&sorted),
                 intervals: intervals(&values, &sorted),
             }
         };
@@ -145,6 +153,17 @@ impl Latencies {
     }
 }
 
+/// The cumulative distribution of an ascending sample: values, and the share that is no larger. Of a large sample it has every so
+/// many-th value, and the largest ones.
+fn curve(sorted: &[f64]) -> Vec<(f64, f64)> {
+    let count = sorted.len();
+    let tail = count.saturating_sub(TAIL);
+    let step = count.div_ceil(POINTS - TAIL).max(1);
+    let kept = (0..tail).step_by(step).chain(tail..count);
+    let point = |at: usize| (sorted[at], (at + 1) as f64 / count as f64);
+    kept.map(point).collect()
+}
+
 /// Lower bounds of a latency of all requests, seconds, ascending; see [`Latency::at_least`].
 fn lower_bounds(table: &Table, requests: &[Request], latency: ColumnId) -> Option<Vec<f64>> {
     let (from, to) = ends(latency)?;
@@ -184,6 +203,8 @@ pub struct Goal {
     pub name: String,
     /// Its limit, milliseconds.
     pub limit_ms: f64,
+    /// The latencies that it is for, of which the first that a row has counts.
+    latencies: Vec<ColumnId>,
 }
 
 /// The requests that met all goals.
@@ -210,8 +231,9 @@ impl FromStr for Goal {
             format!("`{text}` is no goal: write NAME:MILLISECONDS, such as ttft:500")
         })?;
         let name = name.trim();
-        if of_goal(name).is_empty() {
-            let known: Vec<&str> = latencies().map(|known| known.name).collect();
+        let latencies = of_goal(name);
+        if latencies.is_empty() {
+            let known: Vec<&str> = self::latencies().map(|known| known.name).collect();
             let known = known.join(", ");
             return Err(format!(
                 "goal `{name}` names no latency: use ttft, tpot, e2el or one of {known}"
@@ -228,6 +250,7 @@ impl FromStr for Goal {
         Ok(Goal {
             name: name.to_owned(),
             limit_ms,
+            latencies,
         })
     }
 }
@@ -252,9 +275,7 @@ impl Goal {
 impl Goodput {
     /// Counts the successful requests that met all goals; `None` without goals.
     pub(super) fn of(table: &Table, ok: &[Request], goals: &[Goal]) -> Option<Goodput> {
-        let ids = |goal: &Goal| of_goal(&goal.name);
-        let with_ids: Vec<_> = goals.iter().map(|goal| (goal, ids(goal))).collect();
-        let is_good = ok.iter().map(|of| is_good(table, *of, &with_ids));
+        let is_good = ok.iter().map(|of| is_good(table, *of, goals));
         let is_good: Vec<Option<bool>> = is_good.collect();
         let count = |value| is_good.iter().filter(|is_good| **is_good == value).count() as u64;
         (!goals.is_empty()).then(|| Goodput {
@@ -265,18 +286,36 @@ impl Goodput {
 }
 
 /// Whether every sequence of a request met all goals; `None` if a latency is missing.
-fn is_good(table: &Table, request: Request, goals: &[(&Goal, Vec<ColumnId>)]) -> Option<bool> {
+fn is_good(table: &Table, request: Request, goals: &[Goal]) -> Option<bool> {
     let mut all = Some(true);
     for row in request.rows() {
-        for (Goal { name, limit_ms }, ids) in goals {
-            match ids.iter().find_map(|id| nanos(table, *id, row)) {
-                Some(nanos) if nanos as f64 > limit_ms * 1e6 => return Some(false),
+        for goal in goals {
+            let mut latencies = goal.latencies.iter();
+            match latencies.find_map(|of| nanos(table, *of, row)) {
+                Some(nanos) if nanos as f64 > goal.limit_ms * 1e6 => return Some(false),
                 Some(_) => {}
                 // A single token has no time between tokens, and meets any goal for it.
-                None if name == "tpot" && later_tokens(table, row) == Some(0) => {}
+                None if goal.name == "tpot" && later_tokens(table, row) == Some(0) => {}
                 None => all = None,
             }
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_keeps_its_ends_and_is_bounded() {
+        assert_eq!(curve(&[1.0, 3.0]), [(1.0, 0.5), (3.0, 1.0)]);
+        let large: Vec<f64> = (1..=100_000).map(f64::from).collect();
+        let points = curve(&large);
+        assert!(points.len() > POINTS / 2 && points.len() <= POINTS);
+        assert_eq!(points.last(), Some(&(100_000.0, 1.0)));
+        let (middle, _) = points.iter().find(|(_, share)| *share >= 0.5).unwrap();
+        assert!((middle - 50_000.0).abs() < 400.0, "{middle}");
+        assert_eq!(curve(&[]), []);
+    }
 }

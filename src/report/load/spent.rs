@@ -70,16 +70,7 @@ impl TimeSpent {
         }
     }
 
-    /// Where the time went, in a sentence, and what was not measured; `subject`: such as "a request took".
-    pub fn sentence(&self, subject: &str) -> String {
-        let notes = self.unseen_notes().into_iter();
-        let all = std::iter::once(self.shares(subject)).chain(notes);
-        all.map(|sentence| sentence + ".")
-            .collect::<Vec<_>>()
-            .join(" ")
-    }
-
-    /// Where the time went, in a sentence without its full stop.
+    /// Where the time went, in a sentence without its full stop; `subject`: such as "a request took".
     pub fn shares(&self, subject: &str) -> String {
         let Some(mean) = self.mean_total().filter(|_| self.total_nanos > 0) else {
             return "Where the time went is unknown: no row of a request that succeeded tells its arrival and its end".to_owned();

@@ -308,6 +308,9 @@ fn goodput_counts_requests_that_meet_every_goal() {
         let keys = ["goodput_requests", "goodput_unknown", "request_goodput"];
         let found = keys.map(|key| json[key].as_f64().unwrap());
         assert_eq!(found, [good, unknown, good / 2.0], "{goals}");
+        // Of all requests, also those that failed.
+        let share = (unknown == 0.0).then(|| good / records.len() as f64);
+        assert_eq!(json["goodput_share"].as_f64(), share, "{goals}");
     }
     assert_eq!(json_of(&four(), &run()).get("request_goodput"), None);
 }
@@ -503,4 +506,27 @@ fn a_stage_is_averaged_over_the_requests_that_measured_it() {
     // A client without stalls counts as measured.
     let stall = parts.find(|part| part["stage"] == "client_stall");
     assert_figures(stall.unwrap(), [("/share", 0.05), ("/mean", 0.025)]);
+}
+
+#[test]
+fn a_server_that_got_no_request_has_figures_if_rows_name_servers() {
+    let hosts = |lines: &[&str]| {
+        let servers = ["p:1", "q:1", "d:1", "i:1"].map(|host| ("", host));
+        let run = Run::of_lines(lines).at_servers(&servers);
+        let hosts = Summary::of_run(&run).hosts.into_iter();
+        let hosts = hosts.map(|(host, of)| (host, of.counts.requests));
+        hosts.collect::<Vec<_>>()
+    };
+    let of = |all: &[(&str, u64)]| -> Vec<(String, u64)> {
+        let all = all.iter();
+        all.map(|(host, requests)| ((*host).to_owned(), *requests))
+            .collect()
+    };
+    let pair = "host=d:1, prefill_host=p:1, outcome=ok, arrival_time=1";
+    assert_eq!(hosts(&[pair]), of(&[("d:1", 1), ("i:1", 0), ("q:1", 0)]));
+    // One that failed all its requests is named by their attempts.
+    let failed = "failed_attempts=i:1 connect_error 0 0.001, outcome=connect_error, arrival_time=2";
+    let both = of(&[("d:1", 1), ("i:1", 1), ("q:1", 0)]);
+    assert_eq!(hosts(&[pair, failed]), both);
+    assert_eq!(hosts(&["outcome=ok, arrival_time=1"]), []);
 }

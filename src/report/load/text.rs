@@ -4,7 +4,7 @@ use crate::report::grid::Grid;
 use crate::report::render::{Block, servers_table, text};
 use crate::request::ColumnId;
 use crate::stats;
-use crate::units::{count, duration, milliseconds};
+use crate::units::{count, duration, milliseconds, one_decimal};
 
 use super::Summary;
 use super::counts::most_frequent;
@@ -66,10 +66,16 @@ impl Summary {
         blocks.push(Block::Figures(intervals(&self.all.latencies)));
         blocks.push(Block::Sentences(self.warnings()));
         blocks.extend((self.hosts.len() > 1).then(|| Block::Table(servers_table(self, named))));
-        let (servers, requests) = self.other_hosts;
-        let others = format!("{servers} more servers, with {requests} requests, are not shown.");
-        blocks.extend((servers > 0).then(|| Block::Sentences(vec![others])));
+        let others = self.other_servers().into_iter().collect();
+        blocks.push(Block::Sentences(others));
         blocks
+    }
+
+    /// That there are more servers than have figures.
+    pub fn other_servers(&self) -> Option<String> {
+        let (servers, requests) = self.other_hosts;
+        let others = || format!("{servers} more servers, with {requests} requests, are not shown.");
+        (servers > 0).then(others)
     }
 
     /// Warnings and notes on the figures.
@@ -135,16 +141,20 @@ fn rate(rate: Option<f64>) -> String {
     rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"))
 }
 
+/// A share of all requests in brackets; nothing if it is unknown.
+fn of_all(share: Option<f64>) -> String {
+    share.map_or(String::new(), |share| format!(" ({})", one_decimal(share)))
+}
+
 fn counts(summary: &Summary) -> String {
     let counts = &summary.all.counts;
     let failed = if_any(counts.failed(), |failed| format!(", {failed} failed"));
-    let share = counts.success_rate();
-    let share = share.map_or(String::new(), |share| format!(" ({:.1} %)", share * 100.0));
     format!(
-        "{} in {:.2} s: {} ok{share}{}",
+        "{} in {:.2} s: {} ok{}{}",
         count(counts.requests, "request"),
         summary.run.duration().unwrap_or(0.0),
         counts.ok(),
+        of_all(counts.success_rate()),
         failed.unwrap_or_default(),
     )
 }
@@ -224,10 +234,11 @@ fn goodput(summary: &Summary) -> Option<String> {
         0 => String::new(),
         unknown => format!("; unknown for {unknown}, which have no such latency"),
     };
-    let (good, goals) = (goodput.good, goals.join(", "));
+    let (good, share) = (goodput.good, of_all(summary.all.goodput_share()));
+    let goals = goals.join(", ");
     Some(line(
         "goodput",
-        format!("{rate:.2}/s, {good} requests kept {goals}{unknown}"),
+        format!("{rate:.2}/s, {good} requests{share} kept {goals}{unknown}"),
     ))
 }
 

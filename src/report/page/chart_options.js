@@ -1,4 +1,3 @@
-const pairs = (xs, ys) => xs.map((x, at) => [x, ys[at]]);
 const maxOf = values => values.reduce((max, value) => Math.max(max, value ?? 0), 0);
 const sumOf = values => values.reduce((sum, value) => sum + (value ?? 0), 0);
 /** An axis of seconds. */
@@ -11,9 +10,9 @@ const bands = (run, end) => run.faults.flatMap(episode => episode.faults).map(({
 /** The distribution of a latency, a line for each run. */
 const cdfOption = (runs, { name, label }) => () => {
   const line = (run, at) => {
-    const { values, shares } = run.curves[name];
+    const points = run.curves[name];
     // The line begins at 0 %.
-    return lineSeries(nameOf(run), [[values[0], 0], ...pairs(values, shares.map(share => share * 100))], lineOf(at), { step: "end" });
+    return lineSeries(nameOf(run), [[points[0][0], 0], ...points], lineOf(at), { step: "end" });
   };
   return chartOf({ legend: runs.length > 1, x: [label, SECONDS], y: ["% of requests that took no longer", { max: 100 }],
     tip: all => tip("took no longer", all.map(one => [one.color, `${one.seriesName}: ${number(one.value[1])} %`, duration(one.value[0])])),
@@ -87,12 +86,12 @@ function withGaps(points) {
   const median = [...gaps].sort((a, b) => a - b)[Math.floor(gaps.length / 2)];
   return points.flatMap((point, at) => gaps[at] > Math.max(4 * median, 1.5) ? [point, [point[0] + median / 2, null]] : [point]);
 }
-/** Lines over time, each with a name, times, values, and the index of its style. */
+/** Lines over time, each with a name, points, and the index of its style. */
 const timesOption = (run, lines, unit, more) => () => {
-  const end = maxOf(lines.flatMap(line => line.times));
+  const end = maxOf(lines.flatMap(line => line.points.map(([time]) => time)));
   return chartOf({ x: ["seconds into the run", { max: end || null, axisLabel: { showMaxLabel: false } }], y: [unit, more],
     tip: all => tip(`${number(all[0].value[0])} s`, all.map(one => [one.color, one.seriesName, number(one.value[1])])),
-    series: [...lines.map((line, at) => lineSeries(line.name, withGaps(pairs(line.times, line.values)),
+    series: [...lines.map((line, at) => lineSeries(line.name, withGaps(line.points),
       { ...lineOf(line.color ?? at), ...(line.dashed ? { type: "dashed", width: 1.5 } : {}) })), ...bands(run, end)] });
 };
 

@@ -52,7 +52,7 @@ function tip(head, lines) {
 
 /**
  * Makes a figure: a title, a chart that is drawn when it is scrolled near, a caption that says how to read it, and a button that saves it.
- * `option` makes the chart's options for a width; `height` returns pixels.
+ * `option` makes the chart's options for a width; `height` returns pixels; `tools` changes what it shows.
  */
 function picture(of) {
   of.chart = make("div", null, "chart");
@@ -61,7 +61,7 @@ function picture(of) {
   const save = make("button", "SVG", "save", { title: "Save this chart", onclick: () => saveChart(of) });
   of.chart.picture = of;
   OBSERVER.observe(of.chart);
-  return box("figure", "", box("header", "", make("h3", of.title), markOf(of.mark), save), of.tools, of.chart, words("figcaption", of.caption));
+  return box("figure", "", box("header", "", make("h3", of.title), markOf(of.mark), save), of.tools && box("div", "tools", of.tools), of.chart, words("figcaption", of.caption));
 }
 /** A chart's options, and the additional height, pixels, for a legend of several lines. */
 function options(of, width) {

@@ -1,5 +1,5 @@
-//! The data of the page, of bounded size: the report as `--format json` has it; and what its charts show: distributions, series, the stages
-//! of requests over time and of single requests.
+//! The data of the page, of bounded size: the report as `--format json` has it; tables as on the terminal; and what its charts show:
+//! distributions, series, the stages of requests over time and of single requests.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,14 +8,12 @@ use serde_json::{Map, Value, json};
 
 use crate::clock::seconds;
 use crate::report::Report;
-use crate::report::files::{RECORDS, ServerFile};
+use crate::report::files::RECORDS;
 use crate::report::findings::RunReport;
 use crate::report::load::{OverTime, latencies};
-use crate::report::reader::Run;
-use crate::report::render::{max_rate, named, servers_table};
+use crate::report::render::{lines_of, max_rate, named, of_runs, servers_table};
 use crate::report::why::WaitReport;
-use crate::request::{Breakdown, Column, ColumnId, Scope, ServerRole, StageSet, TimeSpent};
-use crate::stats::sorted;
+use crate::request::{Breakdown, Column, ColumnId, StageSet, TimeSpent};
 use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
 
@@ -40,11 +38,6 @@ const MIN_OF_SERIES: usize = 60;
 /// The most slots of time that a run is divided into.
 const SLOTS: usize = 48;
 
-/// The most points of a curve: enough for 400 pixels.
-const POINTS: usize = 400;
-/// How many of them are the largest values: the slowest requests.
-const TAIL: usize = 80;
-
 /// The data of the page of a report.
 pub(super) fn data(report: &Report<'_>) -> Value {
     let each = (REQUESTS / report.runs.len().max(1)).clamp(MIN_OF_RUN, MAX_OF_RUN);
@@ -60,6 +53,7 @@ pub(super) fn data(report: &Report<'_>) -> Value {
         }
     }
     data["version"] = env!("CARGO_PKG_VERSION").into();
+    data["heads"] = of_runs(&report.runs).heads.into();
     data["max_rate"] = max_rate(report).join("\n").into();
     data["shown"] = SHOWN.iter().map(|of| named(of.column())).collect();
     data["listed"] = listed.map(named).collect();
@@ -70,39 +64,25 @@ pub(super) fn data(report: &Report<'_>) -> Value {
 fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
     let (run, all) = (report.run, &report.summary.all);
     let requests = Requests::of(&run.table);
-    let curve = |column: &ColumnId| {
-        let column = column.column();
-        let (values, shares) = cdf(&sample(run, column));
-        let curve = json!({ "values": shorts(values), "shares": shorts(shares) });
-        (column.name.to_owned(), curve)
+    let curve = |latency: &ColumnId| {
+        let curve = all.latencies.latency(*latency)?.curve.iter();
+        let curve = points(curve.map(|(value, share)| (*value, share * 100.0)));
+        Some((latency.column().name.to_owned(), curve))
     };
-    let mut servers = servers_table(&report.summary, |host| named(report, host));
-    let both = [ColumnId::host, ColumnId::prefill_host];
-    // Of many servers not all are in the figures.
-    let used = |row| both.map(|column| run.table.text(column, row));
-    let used: BTreeSet<&str> = (0..run.table.len()).flat_map(used).collect();
-    let is_idle = |one: &&ServerFile| {
-        let is_used = used.contains(&*one.host);
-        // A prefill server responds to no client. Where no row names such servers, nobody knows.
-        let is_prefill = one.role == Some(ServerRole::Prefill);
-        run.table.has(both[usize::from(is_prefill)]) && !is_used
-    };
-    let idle = run.servers().iter().filter(is_idle);
-    servers
-        .rows
-        .extend(idle.map(|server| vec![server.name.clone(), "0".to_owned(), "0".to_owned()]));
+    let servers = servers_table(&report.summary, |host| named(report, host));
     let more = json!({
         "folder": run.dir.file_name().map(|name| name.display().to_string()),
         "file": run.file,
         "is_scheduled": all.is_scheduled,
-        "all": spent_on(&all.spent, all.spent.sentence("a request took"), requests.over_time(|[all, _]| all)),
-        "until_first_token": spent_on(&all.until_first, all.until_first.shares("until the first token") + ".", requests.over_time(|[_, until_first]| until_first)),
+        "lines": lines_of(report),
+        "all": spent_on(&all.spent, requests.over_time(|[all, _]| all)),
+        "until_first_token": spent_on(&all.until_first, requests.over_time(|[_, until_first]| until_first)),
         "waiting_over": waiting(&run.table, &report.why),
         "waterfall": requests.waterfall(&run.table, each),
         "tables": { "servers": servers, "waiting": report.why.tables() },
-        "window_note": report.summary.of_window(),
+        "other_servers": report.summary.other_servers(),
         "fault_lines": report.fault_lines().join("\n"),
-        "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
+        "curves": SHOWN.iter().filter_map(curve).collect::<Map<String, Value>>(),
         "series": series(report),
         "off": (!run.prediction_errors.is_empty()).then_some(&run.prediction_errors),
     });
@@ -111,24 +91,13 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
     }
 }
 
-/// The stages of requests: a sentence, their means, and `over` time.
-fn spent_on(spent: &TimeSpent, sentence: String, over: Value) -> Value {
+/// The stages of requests: their means, and `over` time.
+fn spent_on(spent: &TimeSpent, over: Value) -> Value {
     json!({
-        "sentence": sentence,
         "stages": stages(spent),
         "mean": spent.mean_total().map(short),
         "over": over,
     })
-}
-
-/// The values of a column in successful rows that count in the figures, ascending; one per request for a column of requests.
-fn sample(run: &Run, column: &Column) -> Vec<f64> {
-    let (table, is_counted) = (&run.table, run.is_counted());
-    let is_once = column.scope == Scope::Request;
-    let rows = (0..table.len()).filter(|row| table.is_ok(*row) && is_counted(*row));
-    let rows = rows.filter(|row| !is_once || table.is_first(*row));
-    let values = rows.filter_map(|row| table.number(column.id, row));
-    sorted(values)
 }
 
 /// A series: its source, metric, and server (empty: all together).
@@ -162,15 +131,9 @@ fn series(report: &RunReport<'_>) -> Value {
         }
     }
     let each = (MAX_POINTS / series.len().max(1)).max(MIN_OF_SERIES);
-    let shown = |((source, metric, server), points): (Key<'_>, Vec<(f64, f64)>)| {
-        let points = thinned(&points, each);
-        json!({
-            "source": source,
-            "metric": metric,
-            "server": server,
-            "times": shorts(points.iter().map(|(time, _)| *time)),
-            "values": shorts(points.iter().map(|(_, value)| *value)),
-        })
+    let shown = |((source, metric, server), values): (Key<'_>, Vec<(f64, f64)>)| {
+        let points = points(thinned(&values, each));
+        json!({ "source": source, "metric": metric, "server": server, "points": points })
     };
     series.into_iter().map(shown).collect()
 }
@@ -323,20 +286,10 @@ fn short(value: f64) -> Value {
     json!((value * scale).round() / scale)
 }
 
-/// Rounded numbers.
-fn shorts(values: impl IntoIterator<Item = f64>) -> Value {
-    values.into_iter().map(short).collect()
-}
-
-/// The cumulative distribution of an ascending sample: values, and the share that is no larger. Of a large sample it has every so
-/// many-th value, and the largest ones.
-fn cdf(sorted: &[f64]) -> (Vec<f64>, Vec<f64>) {
-    let count = sorted.len();
-    let step = count.div_ceil(POINTS - TAIL).max(1);
-    let all = sorted.iter().enumerate();
-    let kept = all.filter(|(at, _)| at % step == 0 || at + TAIL >= count);
-    kept.map(|(at, value)| (*value, (at + 1) as f64 / count as f64))
-        .unzip()
+/// The points of a line, rounded.
+fn points(points: impl IntoIterator<Item = (f64, f64)>) -> Value {
+    let point = |(x, y)| json!([short(x), short(y)]);
+    points.into_iter().map(point).collect()
 }
 
 /// A round length of time, of which `whole` seconds have at most `max`.

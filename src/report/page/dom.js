@@ -32,7 +32,7 @@ function duration(seconds) {
 }
 const number = (value, digits) => known(value) ? value.toLocaleString("en", { maximumFractionDigits: digits ?? (Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2) }) : "–";
 const percent = share => !Number.isFinite(share) ? "–" : share > 0 && share < 0.0005 ? "< 0.1 %" : (share * 100).toFixed(share < 0.0995 || (share > 0.995 && share < 0.9995) ? 1 : 0) + " %";
-const several = (count, one, many) => `${number(count)} ${count === 1 ? one : many ?? one + "s"}`;
+const several = (count, one) => `${number(count)} ${one}${count === 1 ? "" : "s"}`;
 /** The least round number that is not smaller. */
 function niceMax(value) {
   if (!(value > 0)) return null;

@@ -13,10 +13,10 @@ function headline() {
   $("lead").textContent = RUNS.length ? `${several(total, "request")} in ${several(RUNS.length, "run")}${began ? `, begun ${new Date(began * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC` : ""}.` : "No run has been made yet.";
   const mark = worst(RUNS);
   if (mark) {
-    const which = isOne ? "This run" : RUNS.filter(run => run.mark === mark).map(briefOf).join(", ");
-    const why = RUNS.flatMap(run => (run.summary.verdict?.reasons ?? []).map(reason => words("p", `${isOne ? "" : `${briefOf(run)}: `}${upper(reason)}.`)));
-    const folded = isOne || !why.length ? why : [box("details", "", make("summary", "Why"), ...why)];
-    $("head").append(box("div", `box verdict ${mark}`, box("p", "", markOf(mark), ` ${which}: ${MARKS[mark]}`), ...folded));
+    const which = isOne ? "This run" : RUNS.filter(run => run.mark === mark).map(of => of.run).join(", ");
+    const why = RUNS.flatMap(run => (run.summary.verdict?.reasons ?? []).map(reason => words("p", `${isOne ? "" : `${run.run}: `}${upper(reason)}.`)));
+    const reasons = isOne || !why.length ? why : [folded("Why", ...why)];
+    $("head").append(box("div", `box verdict ${mark}`, box("p", "", markOf(mark), ` ${which}: ${MARKS[mark]}`), ...reasons));
   }
 }
 
@@ -27,9 +27,9 @@ function allFindings() {
   const items = [...new Set(all.map(([, of]) => of.kind))].map(kind => {
     const [[first, of], ...others] = all.filter(([, of]) => of.kind === kind);
     if (RUNS.length === 1) return findingOf(of);
-    const which = others.length + 1 === RUNS.length ? "every run" : [first, ...others.map(([run]) => run)].map(briefOf).join(", ");
-    const where = box("div", "where", make("p", `In ${which}${others.length ? `; the figures above are those of ${briefOf(first)}` : ""}.`),
-      others.length ? box("details", "", make("summary", "The others"), ...others.map(([run, of]) => words("p", `${briefOf(run)}: ${of.what}`))) : null);
+    const which = others.length + 1 === RUNS.length ? "every run" : [first.run, ...others.map(([{ run }]) => run)].join(", ");
+    const where = box("div", "where", make("p", `In ${which}${others.length ? `; the figures above are those of ${first.run}` : ""}.`),
+      others.length ? folded("The others", ...others.map(([run, of]) => words("p", `${run.run}: ${of.what}`))) : null);
     return findingOf(of, where);
   });
   return section("findings", "What this says", items.length ? box("ul", "findings", ...items) : make("p", "No finding applies to what was measured."));
@@ -39,39 +39,37 @@ function allFindings() {
 function compared() {
   const all = DATA.comparison;
   if (!all.length && !DATA.not_compared.length) return null;
-  const pairOf = of => JSON.stringify([of.a, of.b]), figureOf = of => of.metric + JSON.stringify(of.statistic);
-  const listed = all.filter(of => of.is_against_first), distinct = key => [...new Map(listed.map(of => [key(of), of])).values()];
-  const head = ({ metric, statistic: { quantile } }) => metric === "failed" ? "failed" : `${labelOf(metric)} ${quantile ? "p" + number(quantile * 100) : "mean"}`;
-  const signed = (of, value) => !known(value) ? "∞" : (value > 0 ? "+" : value < 0 ? "−" : "") + (of.metric === "failed" ? number(Math.abs(value) * 100) + " %" : duration(Math.abs(value)));
-  const columns = distinct(figureOf);
+  const listed = all.filter(of => of.is_against_first), columns = [...new Set(listed.map(of => of.label))];
+  const pairs = new Map(listed.map(of => [JSON.stringify([of.a, of.b]), of]));
   const cell = of => {
-    const value = signed(of, of.difference), isLess = of.difference < 0;
-    return [of.shown ? make("b", (isLess ? "▼ " : "▲ ") + value, isLess ? "better" : "worse") : make("span", value, "soft"),
-      `[${known(of.low) ? signed(of, of.low) : "−∞"}, ${signed(of, of.high)}]`];
+    const [value, bounds] = of.range.split(" ["), isLess = of.difference < 0;
+    return [of.shown ? make("b", (isLess ? "▼ " : "▲ ") + value, isLess ? "better" : "worse") : make("span", value, "soft"), `[${bounds}`];
   };
-  const rows = distinct(pairOf).map(pair => {
-    const found = columns.map(column => listed.find(of => pairOf(of) === pairOf(pair) && figureOf(of) === figureOf(column)));
-    return [box("span", "", `${spaced(pair.b)} `, make("small", `against ${spaced(pair.a)}`, "soft")), ...found.map(of => of && cell(of))];
+  const rows = [...pairs.values()].map(({ a, b }) => {
+    const found = columns.map(label => listed.find(of => of.a === a && of.b === b && of.label === label));
+    return [box("span", "", `${b} `, make("small", `against ${a}`, "soft")), ...found.map(of => of && cell(of))];
   });
-  const answer = (text, isShown) => make("li", spaced(text), isShown ? "shown" : "none");
-  return section("compare", "Which is better?",
+  const answer = (text, isShown) => make("li", text, isShown ? "shown" : "none");
+  return section("comparison", "Which is better?",
     DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => answer(text, !/^(No setting is shown|Where queues are long)/.test(text)))) : null,
-    ...(all.length ? [make("p", `All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Grey: no difference is shown, as the interval holds 0 or, of ${several(all.length, "comparison")}, may miss it by chance (then the interval alone shows one).`, "soft"),
-      markOf(worst(RUNS.filter(run => run.mark === "DEGRADED"))), table(["setting", ...columns.map(head)], rows, "▼ less, ▲ more than the first setting, by so much."),
-      box("details", "", make("summary", `All ${several(all.length, "comparison")} as sentences`), box("ul", "answers", ...all.map(of => answer(of.sentence, of.shown))))] : []),
-    DATA.not_compared.length ? box("details", "", make("summary", "What was not compared, and why"), box("ul", "", ...DATA.not_compared.map(note => words("li", note)))) : null);
+    ...(all.length ? [soft(`All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Grey: no difference is shown, as the interval holds 0 or, of ${several(all.length, "comparison")}, may miss it by chance (then the interval alone shows one).`),
+      markOf(worst(RUNS.filter(run => run.mark === "DEGRADED"))), table(["setting", ...columns], rows, "▼ less, ▲ more than the first setting, by so much."),
+      folded(`All ${several(all.length, "comparison")} as sentences`, box("ul", "answers", ...all.map(of => answer(of.sentence, of.shown))))] : []),
+    DATA.not_compared.length ? folded("What was not compared, and why", box("ul", "", ...DATA.not_compared.map(note => words("li", note)))) : null);
 }
 
 function runsTable() {
-  const isOne = RUNS.length === 1, hasGoals = RUNS.some(run => keptOf(run).length);
-  const cells = (run, name) => ["p50", "p99"].map(part => [duration(figuresOf(run, name)?.[part]), errorOf(run, `${name}_ms.${part}`)]);
-  const rows = RUNS.map(run => {
-    const name = isOne ? briefOf(run) : make("a", briefOf(run), "", { href: "#detail", onclick: () => choose(run) });
-    return [box("span", "", name, " ", markOf(run.mark)), number(run.summary.requests), number(run.summary.failed), [number(run.summary.completed_rate), errorOf(run, "request_throughput")], number(run.summary.output_throughput, 0), ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency"), ...(hasGoals ? [keptOf(run)] : [])];
+  const isOne = RUNS.length === 1;
+  const rows = RUNS.flatMap(run => {
+    const [[, ...figures], ...errors] = run.lines;
+    const name = isOne ? run.run : make("a", run.run, "", { href: "#detail", onclick: () => choose(run) });
+    run.cell = box("span", "", name, " ", markOf(run.mark));
+    return [[run.cell, ...figures], ...errors];
   });
-  const heads = ["run", "requests", "failed", "finished a second", "tokens a second", "first token p50", "p99", "server queue p50", "p99", "total p50", "p99", ...(hasGoals ? ["kept the goals"] : [])];
+  const goals = new Set(RUNS.flatMap(run => Object.entries(run.summary.goodput_goals_ms).map(([name, limit]) => `${name} ≤ ${limit} ms`)));
+  const about = [isPredicted() ? "±: how far off a prediction may be, as a share (docs/WHATIF.md)." : "", goals.size ? `Goals: ${[...goals].join(", ")}.` : ""];
   const missing = (EXPERIMENT?.runs ?? []).filter(of => of.state !== "done");
-  return section("runs", isOne ? "The run" : "The runs", isOne ? null : make("p", "Choose one to see it in detail below.", "soft"), table(heads, rows, isPredicted() ? "±: how far off a prediction may be, as a share (docs/WHATIF.md)." : ""),
+  return section("runs", isOne ? "The run" : "The runs", isOne ? null : soft("Choose one to see it in detail below."), table(DATA.heads, rows, about.join(" ")),
     missing.length ? box("ul", "", ...missing.map(of => make("li", `${of.label}: ${of.state === "planned" ? "not begun" : of.state === "running" ? "was cut short while it ran" : of.state}`))) : null);
 }
 
@@ -83,7 +81,7 @@ function stagesByRun() {
   const spread = means => means.every(known) ? 1 - Math.min(...means) / Math.max(...means) : 0;
   const [whole, until] = ["all", "until_first_token"].map(part => spread(shown.map(run => run[part].mean)));
   if (whole < 0.1 && until > 2 * whole) isFirst = true;
-  return section("by-run", "Where the time went, run by run", picture({ title: "Stages of each run", mark: worst(RUNS), height: () => 110 + shown.length * 34, option: whereOption(shown), tools: box("div", "tools", firstBox()),
+  return section("by-run", "Where the time went, run by run", picture({ title: "Stages of each run", mark: worst(RUNS), height: () => 110 + shown.length * 34, option: whereOption(shown), tools: firstBox(),
     caption: "The mean time of a request and what it went to. The longest colour is where most of it went." + (RUNS.map(partialNote).find(Boolean) ?? "") }));
 }
 
@@ -118,18 +116,18 @@ function sweep() {
   show();
   const tools = box("div", "tools", keys.length > 1 ? choice("Setting", [...keys].reverse().map(name => [name, name]), name => { key = name; show(); }) : null,
     choice("Latency", Object.entries(FIGURES), name => { figure = name; show(); }));
-  return section("sweep", keys.length === 1 ? `What ${keys[0]} changes` : "What the settings change", tools, place, DATA.max_rate ? make("pre", DATA.max_rate) : null);
+  return section("settings-tried", keys.length === 1 ? `What ${keys[0]} changes` : "What the settings change", tools, place, DATA.max_rate ? make("pre", DATA.max_rate) : null);
 }
 
 function distributions() {
-  const shown = DATA.shown.filter(of => RUNS.some(run => run.curves[of.name].values.length));
+  const shown = DATA.shown.filter(of => RUNS.some(run => run.curves[of.name].length));
   if (!shown.length) return null;
   let [metric] = shown;
-  const cdf = { title: "Distribution", mark: worst(RUNS), option: () => cdfOption(RUNS.filter(run => run.curves[metric.name].values.length), metric)(),
+  const cdf = { title: "Distribution", mark: worst(RUNS), option: () => cdfOption(RUNS.filter(run => run.curves[metric.name].length), metric)(),
     caption: "How many of the requests took at most the time below: the further left a line, the faster. At 50 % is the median, at 99 % what the slowest in a hundred exceed. A step in a line means two kinds of requests." };
   const figure = picture(cdf);
   const tools = box("div", "tools", choice("Latency", shown.map(of => [of, of.label]), of => { metric = of; draw(cdf); }));
-  return section("latencies", "How long requests took", make("p", "Requests that went well.", "soft"), tools, figure);
+  return section("latencies", "How long requests took", soft("Requests that went well."), tools, figure);
 }
 
 let chosen = null;
@@ -139,7 +137,7 @@ function choose(run) {
   const isOnly = RUNS.length === 1;
   refill($("detail-of"), [whereTheTimeWent, isOnly && allFindings, isOnly && runsTable, whyTheyWaited, isOnly && distributions, waterfall, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part && part(run)));
   chooser.querySelector("select").selectedIndex = RUNS.indexOf(run);
-  document.querySelectorAll("#runs tbody tr").forEach((row, at) => row.classList.toggle("chosen", RUNS[at] === run && !isOnly));
+  RUNS.forEach(of => of.cell.closest("tr").classList.toggle("chosen", of === run && !isOnly));
   contents();
 }
 
@@ -149,12 +147,9 @@ function redrawStages() {
   redraw();
 }
 
-const NAV = { compare: "Comparison", "by-run": "By run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waiting: "Waiting", waterfall: "Requests",
-  "over-time": "Over time", faults: "Faults in detail", servers: "Servers", gauges: "Gauges", figures: "Figures", "left-out": "Left out", settings: "Settings" };
-
 function contents() {
   const sections = [...document.querySelectorAll("main section[id]")];
-  $("nav").replaceChildren(...sections.map(({ id }) => make("a", NAV[id], "", { href: "#" + id })));
+  $("nav").replaceChildren(...sections.map(({ id }) => make("a", upper(id.replaceAll("-", " ")), "", { href: "#" + id })));
 }
 
 headline();

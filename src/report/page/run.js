@@ -12,17 +12,17 @@ function findingOf(of, where) {
 const partialNote = run => run.all.stages.some(stage => stage.of) ? " A stage that was not seen in every request takes the part that it had of those where it was seen." : "";
 
 function whereTheTimeWent(run) {
-  if (!run.all.stages.length) return section("stages", "Where the time went", make("p", "Unknown: no request succeeded.", "soft"));
-  const over = picture({ title: "Stages over the run", mark: run.mark, option: overOption(run), tools: box("div", "tools", firstBox()),
+  if (!run.all.stages.length) return section("stages", "Where the time went", soft("Unknown: no request succeeded."));
+  const over = picture({ title: "Stages over the run", mark: run.mark, option: overOption(run), tools: firstBox(),
     caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that were not measured separately.${partialNote(run)}` });
   return section("stages", "Where the time went", Object.assign(box("div", "", ...stagesText(run)), { id: "stages-text" }), over);
 }
 
 /** The stages as text: a sentence, and the stages with their shares. */
 function stagesText(run) {
-  const { sentence, stages } = spentOf(run);
-  if (!stages.length) return [make("p", "Nobody saw a first token: no reply was a stream.", "soft")];
-  return [words("p", sentence), ...stagesList(stages)];
+  const { stages } = spentOf(run), { time_spent: spent } = run.summary;
+  if (!stages.length) return [soft("Nobody saw a first token: no reply was a stream.")];
+  return [words("p", (isFirst ? spent.until_first_token : spent).sentence), ...stagesList(stages)];
 }
 
 /** The causes of waiting, and the requests that held up others. */
@@ -43,7 +43,7 @@ function whyTheyWaited(run) {
       caption: "Waiting by the moment at which it began, by the request's arrival in a router or proxy and where the server's clock does not compare: all requests of a stretch of time together, by what was full meanwhile." }) : null,
     table(causes.heads, causes.rows, "Slots: how many requests a server runs at once, as it says, or as the rows show. Shares of its waiting, by what was full meanwhile."),
     groups ? table(groups.heads, groups.rows, `Shares of all requests, of their tokens, and of all waiting: what they caused of it (it is laid equally on those that ran meanwhile), and what they waited. Of ${duration(inServers + atPairs)} the requests seen here caused ${duration(heldUp)}.`) : null,
-    longest.length ? box("details", "", make("summary", "Those that waited longest, and that held up others longest"),
+    longest.length ? folded("Those that waited longest, and that held up others longest",
       table(["request", plain("why"), plain("held up longest by")], longest), table(["request", "prompt tokens", "held up others"], holders)) : null);
 }
 
@@ -60,11 +60,11 @@ function waterfall(run) {
     return shown;
   };
   slowest();
-  const bars = picture({ title: "Single requests", mark: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120, tools: box("div", "tools", firstBox()),
+  const bars = picture({ title: "Single requests", mark: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120, tools: firstBox(),
     option: width => waterfallOption(slowest(), stages, run.is_scheduled)(width),
     caption: "A bar is a request, its colours show where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time." });
   const which = all <= each ? `All ${number(all)} requests.` : `Of ${number(all)} requests: the slowest ${number(each)}.`;
-  return section("waterfall", "Single requests, stage by stage", make("p", which, "soft"), bars, box("details", "", make("summary", "The first 25 as a table"), rows));
+  return section("requests", "Single requests, stage by stage", soft(which), bars, folded("The first 25 as a table", rows));
 }
 
 function list(facts) {
@@ -78,25 +78,25 @@ const STATES = { concurrency: ["in the system", 0], running: ["running", 2], que
 function overTime(run) {
   const counts = Object.keys(STATES).flatMap(metric => run.series.filter(of => of.metric === metric));
   if (!counts.length) return null;
-  const line = ({ metric, source, times, values }) => ({ name: STATES[metric][0] + (source === "records" ? "" : ", as the server says"), times, values,
+  const line = ({ metric, source, points }) => ({ name: STATES[metric][0] + (source === "records" ? "" : ", as the server says"), points,
     color: STATES[metric][1], dashed: source !== "records" || metric === "unknown" });
   const chart = (title, of, caption, axis) => picture({ title, mark: run.mark, option: timesOption(run, of.map(line), "requests", axis), caption });
   const unknown = run.summary.state_unknown_requests;
   const state = unknown ? `For ${several(unknown, "request")} it is not known when they were queued or running (“state unknown”): they may be waiting, or running.` : "The distance between “in the system” and “running” is waiting.";
-  const ofServers = counts.filter(of => of.server && ["running", "queued"].includes(of.metric)), max = niceMax(maxOf(ofServers.flatMap(of => of.values)));
+  const ofServers = counts.filter(of => of.server && ["running", "queued"].includes(of.metric)), max = niceMax(maxOf(ofServers.flatMap(of => of.points.map(([, value]) => value))));
   const servers = [...new Set(ofServers.map(of => of.server))], shown = servers.slice(0, 8);
   return section("over-time", "Concurrency and queues over time",
     chart("Requests in the system", counts.filter(of => of.source === "records" && !of.server),
       `Counted from the requests' own moments. “In the system”: sent and not ended. ${state}${run.faults.length ? " Red bands: a server was disturbed on purpose." : ""}`),
     box("div", "pair", ...shown.map(server => chart(`At ${server}`, ofServers.filter(of => of.server === server),
       "Requests that run on this server, and in its server queue: solid from the requests' own moments, dashed from its `/metrics`. All servers have the same scale.", { max }))),
-    servers.length > shown.length ? make("p", `${servers.length - shown.length} more servers are in series.csv.`, "soft") : null);
+    servers.length > shown.length ? soft(`${servers.length - shown.length} more servers are in series.csv.`) : null);
 }
 
 /** The injected faults and their effects on requests. */
 function faults(run) {
   if (!run.faults.length) return null;
-  return section("faults", "Faults in detail", markOf(run.mark), make("p", "Servers were disturbed on purpose. Times are seconds into the run.", "soft"), make("pre", run.fault_lines));
+  return section("faults", "Faults in detail", markOf(run.mark), soft("Servers were disturbed on purpose. Times are seconds into the run."), make("pre", run.fault_lines));
 }
 
 const GAUGES = { token_usage: ["Memory for tokens in use", "share (1 = full)", 1], cache_hit_rate: ["Prefix cache hits", "share of prompt tokens", 1], gen_throughput: ["Generated tokens", "tokens a second"],
@@ -109,24 +109,22 @@ function gauges(run) {
   const pictures = names.slice(0, 8).map(name => {
     const all = others.filter(of => of.metric === name), of = all.slice(0, 8);
     const [title, unit, max, per = 1] = GAUGES[name] ?? [name.replaceAll("_", " "), of[0].source === "gpu" ? "as the GPU says" : "as the server says"];
-    const lines = of.map(of => ({ name: of.server || "all", times: of.times, values: of.values.map(value => known(value) ? value / per : null) }));
+    const lines = of.map(of => ({ name: of.server || "all", points: of.points.map(([time, value]) => [time, known(value) ? value / per : null]) }));
     return picture({ title, mark: run.mark, option: timesOption(run, lines, unit, max ? { max } : {}),
       caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer. ${more(all, of, "lines")}` });
   });
-  return section("gauges", "What the servers say of themselves", box("div", "pair", ...pictures), make("p", more(names, pictures, "gauges"), "soft"));
+  return section("gauges", "What the servers say of themselves", box("div", "pair", ...pictures), soft(more(names, pictures, "gauges")));
 }
 
 function servers(run) {
-  const { servers: others, requests } = run.summary.other_hosts ?? { servers: 0 };
   const { heads, rows } = run.tables.servers;
-  if (!rows.length) return null;
-  return section("servers", "Servers", markOf(run.mark), table(heads, rows, others ? `${others} more servers, with ${requests} requests, are not shown.` : ""));
+  return rows.length ? section("servers", "Servers", markOf(run.mark), table(heads, rows, run.other_servers)) : null;
 }
 
 function figuresTable(run) {
   const rows = DATA.listed.map(({ name, label }) => [label, figuresOf(run, name)]).filter(([, of]) => of).map(([label, of]) =>
     [upper(label), number(of.count), duration(of.mean), ...["p50", "p90", "p99"].map(name => ranged(of, name)), duration(of.max)]);
-  return section("figures", "All latencies", markOf(run.mark), make("p", "Of the requests that went well. What was not measured has no row. Brackets: 95 % confidence interval; “too few”: not enough requests for one.", "soft"),
+  return section("figures", "All latencies", markOf(run.mark), soft("Of the requests that went well. What was not measured has no row. Brackets: 95 % confidence interval; “too few”: not enough requests for one."),
     table(["latency", "count", "mean", "p50", "p90", "p99", "max"], rows));
 }
 /** A quantile with its confidence interval, or that there are too few requests for one. */
@@ -140,14 +138,14 @@ function settings(run) {
   const { file, folder, summary: { machine, config } } = run;
   const facts = { folder, ...file?.settings, router: file?.router, servers: file?.servers?.map(server => `${server.name} (${server.engine}) at ${server.url}`).join(", "),
     machine: machine && [machine.cpu_model, machine.cores && several(machine.cores, "core"), machine.kernel].filter(Boolean).join(", "), "schedule and prompts": file?.workload_sha256?.slice(0, 16) };
-  const commands = (file?.processes ?? []).flatMap(of => [make("p", `${of.name} (log: ${of.log})`, "soft"), make("pre", of.command)]);
+  const commands = (file?.processes ?? []).flatMap(of => [soft(`${of.name} (log: ${of.log})`), make("pre", of.command)]);
   return section("settings", "Settings and commands", list(Object.entries(facts)),
-    config ? box("details", "", make("summary", "The generator's settings"), list(Object.entries(config))) : null,
-    commands.length ? box("details", "", make("summary", "What was started"), ...commands) : null);
+    config ? folded("The generator's settings", list(Object.entries(config))) : null,
+    commands.length ? folded("What was started", ...commands) : null);
 }
 
 function leftOut(run) {
-  const notes = [...run.notes, ...run.warnings, run.window_note].filter(Boolean);
+  const notes = [...run.notes, ...run.warnings];
   const { failed, given_up: unended } = run.summary;
   if (failed) notes.push(`${several(failed, "request")} failed: counted above, and in no latency.`);
   if (unended) notes.push(`${several(unended, "request")} given up when the run was stopped: in no latency.`);

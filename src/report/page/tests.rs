@@ -140,13 +140,22 @@ fn the_page_knows_how_many_of_its_single_requests_are_the_slowest() {
     assert_eq!(data["runs"][0]["waterfall"]["each"], 60);
 }
 
-/// The page shows these, and computes none by subtraction.
+/// As on the terminal.
 #[test]
-fn warnings_and_counts_of_a_run_are_shown_as_they_are() {
-    let scripts = dom() + &SCRIPTS.concat();
-    assert_says(&scripts, "...run.warnings");
-    assert!(!scripts.contains("- run.summary.completed"));
-    assert!(!scripts.contains("- group.completed"));
+fn a_run_has_the_share_that_kept_the_goals_and_a_prediction_its_errors() {
+    let mut run = run_of(30);
+    run.summary["goodput_goals_ms"] = json!({ "ttft": 1e6 });
+    run.prediction_errors = [("ttft_ms.p99", 0.373)].into();
+    let data = data_of(&page_of(vec![run]));
+    let [figures, errors] = [0, 1].map(|at| &data["runs"][0]["lines"][at]);
+    let at = |head: &str| {
+        let heads = data["heads"].as_array().unwrap();
+        heads.iter().position(|of| of == head).unwrap()
+    };
+    assert_eq!(figures[at("kept the goals")], "100.0 %");
+    assert_eq!(figures[at("ok")], "30");
+    assert_eq!(errors[at("TTFT p99")], "37.3 %");
+    assert_eq!(errors[at("TTFT p50")], "");
 }
 
 #[test]
@@ -167,10 +176,12 @@ fn where_nothing_was_counted_no_share_is_shown() {
     assert_eq!(table.rows[0][..4], ["a:1", "0", "0", "0.00"]);
 }
 
+/// Faults are of the whole run.
 #[test]
-fn faults_are_told_not_to_be_of_the_window() {
+fn why_a_run_failed_and_what_its_figures_are_of_is_told_in_all_formats() {
     let mut run = run_of(200);
     run.faults = vec![FaultRow::of(1.0, "server-1", "stall", "down")];
+    run.file.as_mut().unwrap().error = Some("it broke".to_owned());
     let window = json!({ "from_s": 1.0, "to_s": 900.0, "left_out_first": 3, "left_out_last": 0 });
     for window in [Value::Null, window] {
         run.summary["window"] = window.clone();
@@ -185,6 +196,9 @@ fn faults_are_told_not_to_be_of_the_window() {
         ] {
             let is_told = text.contains("those of the whole run, not only of its window");
             assert_eq!(is_told, !window.is_null(), "{text}");
+            let is_of_window = text.contains(" that arrived from ");
+            assert_eq!(is_of_window, !window.is_null(), "{text}");
+            assert_says(&text, "failed: it broke");
         }
     }
 }
@@ -214,36 +228,6 @@ fn waiting_in_a_router_is_in_the_picture() {
         all > 6.5 && (shown - all).abs() < 0.01 * all,
         "{shown} {all}"
     );
-}
-
-/// A row of a server without requests says that it had none.
-#[test]
-fn servers_whose_requests_are_not_counted_have_no_row() {
-    let servers = |run: Run| {
-        let mut data = data_of_run(run);
-        let rows = data["tables"]["servers"]["rows"].take();
-        let rows = rows.as_array().unwrap().iter();
-        let names = rows.map(|row| row[0].as_str().unwrap().to_owned());
-        names.collect::<Vec<_>>()
-    };
-    let all = ["p", "q", "d", "i"].map(|name| ServerFile::of(name, &format!("{name}:1")));
-    let of = |lines: Vec<String>| {
-        let mut run = Run::of_lines(lines);
-        run.file = Some(RunFile {
-            servers: all.to_vec(),
-            ..RunFile::default()
-        });
-        run
-    };
-    let row = |host: &str| format!("host={host}, prefill_host=p:1, outcome=ok, arrival_time=1");
-    assert_eq!(servers(of(vec![row("d:1")])), ["d (d:1)", "q", "i"]);
-    // The servers with the most requests have rows. These have one each, and 60 others two.
-    let many = (0..120).map(|n| row(&format!("h{}:1", n / 2)));
-    let run = of(many.chain([row("d:1"), row("i:1")]).collect());
-    let others = servers(run)
-        .into_iter()
-        .filter(|name| !name.starts_with('h'));
-    assert_eq!(others.collect::<Vec<_>>(), ["q"]);
 }
 
 #[test]
@@ -284,23 +268,6 @@ fn labels_of_charts_do_not_overlap() {
     let script = OVERLAPS.replace("SCRIPTS", &(dom() + &SCRIPTS[..3].concat()));
     let said = node(&(CHARTS.to_owned() + &script));
     assert_eq!(said.unwrap_or_default(), ["", ""]);
-}
-
-/// As `whatif` says on the terminal. Not tested without Node.
-#[test]
-fn the_share_that_kept_its_goals_is_of_all_requests() {
-    let of = |unknown| {
-        let summary = json!({ "goodput_requests": 19, "goodput_unknown": unknown, "requests": 20, "goodput_goals_ms": { "ttft": 500.0 } });
-        format!(
-            "console.log(JSON.stringify(keptOf({})))",
-            json!({ "summary": summary })
-        )
-    };
-    let document = r#"const document = { getElementById: () => ({ textContent: "{}" }) };"#;
-    let script = [document, &dom(), SCRIPTS[0], &of(0), ";", &of(1)].concat();
-    if let Some(said) = node(&script) {
-        assert_eq!(said, ["[\"95 %\",\"ttft ≤ 500 ms\"]\n[]\n", ""]);
-    }
 }
 
 /// What a script says, and its errors; `None` without Node.

@@ -3,6 +3,10 @@ const DATA = JSON.parse($("data").textContent);
 /** The text of a setting's value. */
 const valueText = value => typeof value === "string" ? value : JSON.stringify(value);
 
+/** Makes a paragraph that says how to read what follows. */
+const soft = text => make("p", text, "soft");
+/** Makes a part that is shown when its title is chosen. */
+const folded = (title, ...inner) => box("details", "", make("summary", title), ...inner);
 /** Makes a table. */
 function table(heads, rows, about) {
   const caption = about ? make("caption", about) : null;
@@ -21,18 +25,8 @@ const MARKS = { INVALID: "the load was not what was asked, so the figures do not
 const markOf = mark => mark ? make("span", mark, `mark ${mark}`) : null;
 /** The worst mark of several runs. */
 const worst = runs => Object.keys(MARKS).find(mark => runs.some(run => run.mark === mark)) ?? null;
-/** A label of settings with spaces around `=`. */
-const spaced = name => (DATA.experiment?.keys ?? []).reduce((name, key) => name.replaceAll(`${key}=`, `${key} = `), name);
-/** The name of a run. */
-const briefOf = run => spaced(run.run);
 /** The name of a run in a chart, with its mark. */
-const nameOf = run => run.mark ? `${briefOf(run)} [${run.mark}]` : briefOf(run);
-/** The expected error of a figure of a prediction; and whether any run is a prediction. */
-const errorOf = (run, figure) => known(run.off?.[figure]) ? `± ${number(run.off[figure] * 100, 1)} %` : "";
+const nameOf = run => run.mark ? `${run.run} [${run.mark}]` : run.run;
+/** Whether any run is a prediction. */
 const isPredicted = () => RUNS.some(run => run.off);
 const figuresOf = (run, name) => run.summary.latency[name]?.count ? run.summary.latency[name] : null;
-/** The share of all of a run's requests that kept its goals, as text, and these; nothing without goals, or where that is not known. */
-function keptOf({ summary: { goodput_requests: good, goodput_unknown: unknown, goodput_goals_ms: goals, requests } }) {
-  return !known(good) || unknown || !requests ? [] : [`${number(good / requests * 100, 1)} %`, Object.entries(goals).map(([name, limit]) => `${name} ≤ ${limit} ms`).join(", ")];
-}
-const labelOf = name => [...DATA.listed, ...DATA.shown].find(of => of.name === name)?.label ?? name;

@@ -28,6 +28,17 @@ impl Run {
     pub(in crate::report) fn of_lines(rows: impl IntoIterator<Item = impl AsRef<str>>) -> Run {
         Run::of_table(Table::of_lines(rows))
     }
+
+    /// The same in an experiment with these servers, by name and host.
+    pub(in crate::report) fn at_servers(self, servers: &[(&str, &str)]) -> Run {
+        let servers = servers.iter();
+        let servers = servers.map(|(name, host)| ServerFile::of(name, host));
+        let file = Some(RunFile {
+            servers: servers.collect(),
+            ..RunFile::default()
+        });
+        Run { file, ..self }
+    }
 }
 
 impl Loaded {

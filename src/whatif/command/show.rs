@@ -75,10 +75,7 @@ impl Results {
         let error = cells("error (root mean square)", fit.errors(), percent);
         let heads = std::iter::once("replays off by").chain(names);
         let replayed = Grid::new(heads, replayed.chain([error]).collect());
-        let mut predicted = render::table("run", self.lines.clone());
-        if !self.args.goodput.is_empty() {
-            predicted.heads.push("kept the goal".to_owned());
-        }
+        let predicted = render::table("run", self.lines.clone());
         // The one that ends the command is its error.
         let notes = self.notes.iter();
         let notes = notes.filter(|note| self.nothing_found.as_ref() != Some(note));
@@ -96,9 +93,8 @@ impl Results {
     /// Adds the row of a run to the table. Returns its figures.
     fn add_line(&mut self, name: String, of_run: &Summary) -> Figures {
         let figures = Figures::of_run(of_run, &self.args.goodput);
-        let line = render::line_of(name, &of_run.all, &of_run.run).into_iter();
-        let share = figures.goodput_share.map(percent);
-        self.lines.push(line.chain(share).collect());
+        let line = render::line_of(name, &of_run.all, &of_run.run);
+        self.lines.push(line);
         figures
     }
 
@@ -129,12 +125,8 @@ impl Results {
         let run = self.args.html.is_some().then_some(prediction.run);
         let (servers, predicted) = (&prediction.servers, &prediction.load);
         let errors = by_name(self.fit.expected_errors(servers, load, &figures));
-        let error = |figure| percent(errors[figure]);
-        let [ttft_p50, ttft_p99] = ["ttft_ms.p50", "ttft_ms.p99"].map(error);
-        let [total, rate] = ["total_latency_ms.p99", "request_throughput"].map(error);
-        let off = ["  ±", "", "", &rate, &ttft_p50, &ttft_p99, &total];
         let (all, served) = (predicted.requests.len(), predicted.timed().count());
-        let off = (served > 0).then(|| off.map(str::to_owned).into());
+        let off = (served > 0).then(|| render::error_line(&errors));
         self.lines.extend(off);
         let refused = all - served;
         if refused > 0 {
@@ -153,7 +145,7 @@ impl Results {
         shown["refused"] = json!(refused);
         self.predictions.push(shown);
         if let Some(mut run) = run {
-            run.prediction_errors = errors;
+            run.prediction_errors = if served > 0 { errors } else { BTreeMap::new() };
             run.notes.extend(note);
             self.runs.push(run);
         }

@@ -4,13 +4,13 @@ use super::*;
 /// `between`: the names of both settings, a letter each.
 fn difference(metric: ColumnId, between: &str, seconds: f64, shown: bool) -> Difference {
     let (a, b) = between.split_at(1);
+    let reach = if shown { 0.5 } else { 2.0 } * seconds.abs();
     Difference {
         metric: Some(metric),
         a: a.to_owned(),
         b: b.to_owned(),
-        shown,
         repeats: 3,
-        ..tests::difference(seconds, seconds - 0.1, seconds + 0.1)
+        ..tests::difference(seconds, seconds - reach, seconds + reach)
     }
 }
 

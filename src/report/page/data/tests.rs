@@ -3,7 +3,7 @@ use crate::report::load::tests::*;
 
 #[test]
 fn counts_of_each_server_and_of_all_are_shown() {
-    let servers = [1, 2].map(|n| ServerFile::of(&format!("server-{n}"), &format!("h{n}:1")));
+    let servers = [("server-1", "h1:1"), ("server-2", "h2:1")];
     // Counts in series files of older runs are ignored.
     let older = SeriesRow {
         source: "records".to_owned(),
@@ -12,19 +12,14 @@ fn counts_of_each_server_and_of_all_are_shown() {
         ..SeriesRow::default()
     };
     let times = [[0.0, 0.25, 0.75, 1.75], [0.5, 0.5, 0.5, 2.5]];
-    let rows = servers.iter().zip(times).map(|(server, [arrival, sent, started, end])| {
+    let rows = servers.iter().zip(times).map(|((_, host), [arrival, sent, started, end])| {
         format!(
-            "host={}, outcome=ok, clock_state=offset, arrival_time={arrival}, router_send_time={sent}, queue_time_start={sent}, \
-            queue_time_end={started}, finish_time={end}, end_time={end}",
-            server.host
+            "host={host}, outcome=ok, clock_state=offset, arrival_time={arrival}, router_send_time={sent}, queue_time_start={sent}, \
+            queue_time_end={started}, finish_time={end}, end_time={end}"
         )
     });
-    let mut run = Run::of_lines(rows);
+    let mut run = Run::of_lines(rows).at_servers(&servers);
     run.series = vec![older];
-    run.file = Some(RunFile {
-        servers: servers.into(),
-        ..RunFile::default()
-    });
     let report = RunReport::of(&run);
     let bucket = report.summary.all.over_time.as_ref().unwrap().bucket_s;
     let series = series(&report);
@@ -40,30 +35,15 @@ fn counts_of_each_server_and_of_all_are_shown() {
     ] {
         let is_it = |of: &&Value| of["server"] == server && of["metric"] == metric;
         let of = series.iter().find(is_it).unwrap();
-        let all = |key: &str| of[key].as_array().unwrap().iter().filter_map(Value::as_f64);
-        let there = all("values").sum::<f64>() * bucket;
-        let at = all("times")
-            .zip(all("values"))
-            .map(|(time, value)| time * value);
+        let points: Vec<[f64; 2]> = serde_json::from_value(of["points"].clone()).unwrap();
+        let there = points.iter().map(|[_, value]| value).sum::<f64>() * bucket;
+        let at = points.iter().map(|[time, value]| time * value);
         let at = at.sum::<f64>() * bucket / there;
         let is_right = (there - seconds).abs() < 1e-3 && (at - middle).abs() <= bucket;
         assert!(is_right, "{metric} {server}: {there} {at}");
     }
     let is_older = series.iter().any(|of| of["metric"] == "unknown");
     assert!(!is_older, "{series:?}");
-}
-
-#[test]
-fn a_curve_keeps_its_ends_and_is_bounded() {
-    let small = cdf(&[1.0, 3.0]);
-    assert_eq!(small, (vec![1.0, 3.0], vec![0.5, 1.0]));
-    let large: Vec<f64> = (1..=100_000).map(f64::from).collect();
-    let (values, shares) = cdf(&large);
-    assert!(values.len() > POINTS / 2 && values.len() <= POINTS);
-    assert_eq!(values.last(), Some(&100_000.0));
-    let at = shares.iter().position(|share| *share >= 0.5).unwrap();
-    assert!((values[at] - 50_000.0).abs() < 400.0, "{}", values[at]);
-    assert_eq!(cdf(&[]), (vec![], vec![]));
 }
 
 #[test]
