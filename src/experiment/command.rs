@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use toml::Table;
+use anyhow::{Context, bail};
+use toml::{Table, Value};
 
 use super::launch::EngineName;
 use super::plan::deploy::ineffective_keys;
@@ -92,8 +92,8 @@ impl Args {
 
     /// Reads the plan. Returns it with a headline that names its source.
     fn plan(&self, kind: ExperimentKind) -> anyhow::Result<(Plan, String)> {
-        let flags = self.keys.0.iter().chain(&self.set).cloned();
-        let flags = checked(kind, flags).map_err(Error::usage)?;
+        let flags = [&self.keys.0[..], &self.set].concat();
+        checked(kind, flags.clone()).map_err(Error::usage)?;
         let (path, text, headline) = if let Some(dir) = &self.resume {
             let headline = format!("goes on with {}", dir.display());
             (dir.join(run::PLAN), run::read_plan(dir)?, headline)
@@ -112,7 +112,15 @@ impl Args {
         let plan = || -> anyhow::Result<Plan> {
             let mut given: Table = grid::file(&text)?.into_iter().collect();
             given.extend(flags);
-            Ok(Plan::new(kind, Vec::new(), given)?)
+            let plan = Plan::new(kind, Vec::new(), given)?;
+            // The file of an experiment has every key: one that was lost must not become a default.
+            let is_lost = |(key, _): &(&String, &Value)| !plan.given.contains(key);
+            match plan.defaults.iter().find(is_lost) {
+                Some((key, default)) if self.resume.is_some() => bail!(
+                    "{key}: is missing, as if the file was cut; add what was lost (the default is {key} = {default})"
+                ),
+                _ => Ok(plan),
+            }
         };
         let named = |error| Error::usage(format!("{}: {error}", path.display()));
         let plan = plan().map_err(named)?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{bail, ensure};
+use toml::map::Map;
 use toml::{Table, Value};
 
 pub mod deploy;
@@ -18,13 +19,16 @@ use crate::config::sections::nearest;
 use crate::error::Error;
 use crate::secret;
 
+/// Keys in order, each with the values that it takes in turn, at least one.
+type Sweeps = Map<String, Vec<Value>>;
+
 /// A valid plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// `node` or `routing`.
     pub kind: ExperimentKind,
-    /// Its keys in order: those of the built-in example, overridden by the given ones. A list of values is varied.
-    keys: Table,
+    /// Its keys: those of the built-in example, overridden by the given ones.
+    keys: Sweeps,
     /// The keys that have a default which a plan shows.
     pub defaults: Table,
     /// The names of the keys that a file or flags gave.
@@ -73,7 +77,7 @@ impl Plan {
         let preset = texts(&given, "preset");
         if let Some((_, keys)) = PRESETS.iter().find(|(name, _)| preset == [*name]) {
             for (key, value) in grid::file(keys)? {
-                given.entry(key).or_insert(value);
+                given.entry(key).or_insert(vec![value]);
             }
         }
         let mut keys = checked(kind, example).map_err(Error::usage)?;
@@ -92,12 +96,12 @@ impl Plan {
             has_pairs || texts(&given, "router").iter().any(|name| name != "builtin");
         let (is_search, is_external) = (has("find_max_rate", "true"), has("engine", "external"));
         // A search takes one setting, and the example's sweeps are of our own servers and balancer.
-        keys.retain(|key, value| {
+        keys.retain(|key, values| {
             // That of `node` is of the server's own limit.
             let is_idle = is_external && kind == ExperimentKind::Node;
             let drops_sweep = is_search || has_other_router || is_idle;
             let is_of_builtin = has_other_router && OF_BUILTIN.contains(&key);
-            !(drops_sweep && value.is_array() || is_of_builtin)
+            !(drops_sweep && values.len() > 1 || is_of_builtin)
         });
         keys.extend(given.clone());
         let mut plan = Plan {
@@ -116,11 +120,8 @@ impl Plan {
 
     /// The varied keys, in the order of the file and then of the flags.
     pub fn sweeps(&self) -> Vec<Sweep> {
-        let varied = self.keys.iter().filter_map(|(key, value)| {
-            let values = alternatives(key, value);
-            (values.len() > 1).then(|| (key.clone(), values))
-        });
-        varied.collect()
+        let varied = self.keys.clone().into_iter();
+        varied.filter(|(_, values)| values.len() > 1).collect()
     }
 
     fn expand(&self) -> Result<Vec<Run>, Error> {
@@ -174,10 +175,7 @@ impl Plan {
 
     /// Returns the checked settings of a run: `varied` over the plan's keys over the defaults.
     fn run_settings(&self, varied: &[Entry]) -> Result<Settings, Error> {
-        let first = |(key, value): (&String, &Value)| {
-            let first = alternatives(key, value).into_iter().next();
-            (key.clone(), first.unwrap_or_else(|| value.clone()))
-        };
+        let first = |(key, values): (&String, &Vec<Value>)| (key.clone(), values[0].clone());
         let own = self.keys.iter().map(first).chain(varied.iter().cloned());
         let defaults = self.defaults.clone().into_iter();
         let all: BTreeMap<String, Value> = defaults.chain(own).collect();
@@ -197,13 +195,19 @@ impl Plan {
     }
 
     fn render(&self, shown: fn(&str, &Value) -> Value) -> String {
-        let line = |(key, value): (&String, &Value)| {
-            format!("{} = {}\n", toml_key(key), shown(key, value))
+        let line = |(key, value): (&String, Value)| {
+            format!("{} = {}\n", toml_key(key), shown(key, &value))
         };
-        let defaults = self.defaults.iter();
-        let defaults = defaults.filter(|(key, _)| !self.keys.contains_key(*key));
-        let given: String = self.keys.iter().map(line).collect();
-        let defaults: String = defaults.map(line).collect();
+        let given = self.keys.iter().map(|(key, values)| match &values[..] {
+            [value] => (key, value.clone()),
+            several => (key, several.to_vec().into()),
+        });
+        let given: String = given.map(line).collect();
+        let is_default = |(key, _): &(&String, &Value)| !self.keys.contains_key(*key);
+        let defaults = self.defaults.iter().filter(is_default);
+        let defaults: String = defaults
+            .map(|(key, value)| line((key, value.clone())))
+            .collect();
         let kind = self.kind.name();
         format!(
             "{EXPERIMENT} = \"{kind}\"\n\n# given\n{given}\n# defaults\n{defaults}\
@@ -226,10 +230,9 @@ impl Run {
 }
 
 /// Returns the values of a key as text, none if it is not given.
-fn texts(all: &Table, name: &str) -> Vec<String> {
-    let all = all.get(name).map(|value| alternatives(name, value));
-    let all = all.into_iter().flatten();
-    all.map(|value| flag_text(&value)).collect()
+fn texts(all: &Sweeps, name: &str) -> Vec<String> {
+    let values = all.get(name).into_iter().flatten();
+    values.map(flag_text).collect()
 }
 
 /// Returns the values that a varied key takes in turn, or its only value.
@@ -250,8 +253,8 @@ fn alternatives(key: &str, value: &Value) -> Vec<Value> {
 pub(super) fn checked(
     kind: ExperimentKind,
     entries: impl IntoIterator<Item = Entry>,
-) -> anyhow::Result<Table> {
-    let mut all = Table::new();
+) -> anyhow::Result<Sweeps> {
+    let mut all = Sweeps::new();
     for (name, value) in entries {
         if name == EXPERIMENT {
             let name = kind.name();
@@ -261,7 +264,8 @@ pub(super) fn checked(
             );
             continue;
         }
-        check_entry(kind, &name, &value)?;
+        let values = alternatives(&name, &value);
+        check_entry(kind, &name, &value, &values)?;
         ensure!(
             !is_masked(&name, &value),
             "{name}: {} is in place of a hidden value; give the value itself",
@@ -271,12 +275,11 @@ pub(super) fn checked(
             !all.contains_key(&name),
             "{name}: is given twice; give it once, by its flag or by --set"
         );
-        let values = alternatives(&name, &value).into_iter();
-        if let Some(twice) = settings::given_twice(values) {
+        if let Some(twice) = settings::given_twice(values.iter().cloned()) {
             let value = flag_text(&masked(&name, &twice));
             bail!("{name} = {value}: is given twice; repeats = 2 does each setting again");
         }
-        all.insert(name, value);
+        all.insert(name, values);
     }
     Ok(all)
 }
@@ -293,7 +296,12 @@ fn is_table(name: &str) -> bool {
     TABLES.split(", ").any(|table| table == name)
 }
 
-fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Error> {
+fn check_entry(
+    kind: ExperimentKind,
+    name: &str,
+    value: &Value,
+    values: &[Value],
+) -> Result<(), Error> {
     let is_known = match name.split_once('.') {
         Some(("sim", _)) => SIM.iter().any(|known| known == name),
         Some((table, _)) => is_table(table),
@@ -303,10 +311,9 @@ fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Er
         return Err(unknown_key(kind, name, value));
     }
     if let Some(variable) = name.strip_prefix("env.") {
-        check_variable(variable, value)
+        check_variable(variable, values)
             .map_err(|problem| Error::usage(format!("{name}: {problem}")))?;
     }
-    let values = alternatives(name, value);
     let problem = match values.len() {
         0 => "must not be an empty list",
         // Of the proxy it is a key of its file; what has no table is given as --flag=ITEM.
@@ -323,7 +330,7 @@ fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Er
 }
 
 /// Checks an environment variable of a plan. Secrets are refused, as the files of an experiment show them.
-fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
+fn check_variable(variable: &str, values: &[Value]) -> Result<(), &'static str> {
     const SECRET: &str = "TOKEN KEY APIKEY SECRET PASS PASSWORD PASSWD CREDENTIALS AUTH HEADERS";
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if variable.is_empty() || !variable.chars().all(is_name) {
@@ -337,7 +344,7 @@ fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
         );
     }
     let is_plain = |value: &Value| !(value.is_array() || value.is_table() || value.is_datetime());
-    match alternatives("", value).iter().all(is_plain) {
+    match values.iter().all(is_plain) {
         true => Ok(()),
         false => Err("must be a text, a number, true or false"),
     }

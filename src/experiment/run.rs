@@ -107,7 +107,11 @@ pub async fn run(
         false => runner.run_all().await?,
     };
     runner.write()?;
-    runner.finished.signal = (!is_whole).then(|| stop.signal());
+    if !is_whole {
+        // The generator may have received the signal before us.
+        stop.stopped().await;
+        runner.finished.signal = Some(stop.signal());
+    }
     Ok(runner.finished)
 }
 

@@ -13,7 +13,7 @@ use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
-use nix::sys::prctl::{set_child_subreaper, set_pdeathsig};
+use nix::sys::prctl::{set_child_subreaper, set_name, set_pdeathsig};
 use nix::sys::signal::{Signal, killpg, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -115,7 +115,7 @@ impl Process {
         };
         let mut log = OpenOptions::new();
         let mut log = log.create(true).append(true).mode(mode).open(&self.log)?;
-        writeln!(log, "$ {line}")?;
+        writeln!(log, "{COMMAND}{line}")?;
         let mut keeper = Command::new(&self.program);
         keeper.args([KEEPER, "--"]).arg(&line.program);
         keeper
@@ -169,14 +169,19 @@ impl Process {
         for secret in command.secrets() {
             output = output.replace(secret, MASK);
         }
-        let cause = cause(&format!("{happened}\n{output}"));
-        let cause = cause.unwrap_or_else(|| "its log may say why".to_owned());
-        let is_text = |line: &&str| !line.trim().is_empty();
-        let lines: Vec<&str> = output.lines().filter(is_text).collect();
-        let tail = match &lines[lines.len().saturating_sub(MAX_LINES)..] {
-            [] => " (empty)".to_owned(),
-            tail => format!(", which ends with\n  {}", tail.join("\n  ")),
+        let is_output = |line: &&str| !(line.trim().is_empty() || line.starts_with(COMMAND));
+        let lines: Vec<&str> = output.lines().filter(is_output).collect();
+        let (tail, hint) = match &lines[lines.len().saturating_sub(MAX_LINES)..] {
+            [] => (
+                String::new(),
+                "it wrote nothing: is this the right program?",
+            ),
+            tail => (
+                format!(", which ends with\n  {}", tail.join("\n  ")),
+                "its log may say why",
+            ),
         };
+        let cause = cause(&format!("{happened}\n{output}")).unwrap_or_else(|| hint.to_owned());
         anyhow!("{name} {happened}: {cause}\n  command: {command}\n  log: {log}{tail}")
     }
 
@@ -290,6 +295,8 @@ const KNOWN_FAILURES: [KnownFailure; 10] = [
     ),
 ];
 
+/// The start of the line of a log that has the command.
+const COMMAND: &str = "$ ";
 /// How many lines of the log an error shows.
 const MAX_LINES: usize = 20;
 /// How many bytes of the log are searched for a cause. SGLang prints more than a screen after it.
@@ -328,6 +335,8 @@ pub const KEEPER: &str = "end-with-parent";
 /// are sent to the group; at the end of standard input, SIGTERM and later SIGKILL. Ends when the group is gone, with the command's
 /// status.
 pub fn keep(command: &[OsString]) -> ExitCode {
+    // So that `killall -9 queuescope` leaves the keepers, which then end their groups.
+    let _ = set_name(c"keeper");
     // So that orphaned grandchildren can be waited for here.
     let _ = set_child_subreaper(true);
     let started = io::stderr().as_fd().try_clone_to_owned().and_then(|log| {
