@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use toml::{Table, Value};
+use toml::Table;
 
 use super::launch::EngineName;
 use super::plan::deploy::ineffective_keys;
@@ -114,10 +114,10 @@ impl Args {
             given.extend(flags);
             let plan = Plan::new(kind, Vec::new(), given)?;
             // The file of an experiment has every key: one that was lost must not become a default.
-            let is_lost = |(key, _): &(&String, &Value)| !plan.given.contains(key);
-            match plan.defaults.iter().find(is_lost) {
-                Some((key, default)) if self.resume.is_some() => bail!(
-                    "{key}: is missing, as if the file was cut; add what was lost (the default is {key} = {default})"
+            let is_lost = |key: &&String| !plan.given.contains(key);
+            match plan.defaults.keys().find(is_lost) {
+                Some(key) if self.resume.is_some() => bail!(
+                    "{key}: is missing, as every key is there unless the file was cut: add what is lost, or begin a new experiment"
                 ),
                 _ => Ok(plan),
             }

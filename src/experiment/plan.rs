@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use anyhow::{bail, ensure};
-use toml::map::Map;
 use toml::{Table, Value};
 
 pub mod deploy;
@@ -11,16 +10,13 @@ pub mod grid;
 pub mod keys;
 pub mod settings;
 
-use grid::{Entry, Sweep};
+use grid::{Entry, Sweep, Sweeps};
 use keys::{ExperimentKind, PRESETS};
 use settings::{KEYS, SIM, Settings, flag_text};
 
 use crate::config::sections::nearest;
 use crate::error::Error;
 use crate::secret;
-
-/// Keys in order, each with the values that it takes in turn, at least one.
-type Sweeps = Map<String, Vec<Value>>;
 
 /// A valid plan.
 #[derive(Clone, Debug)]
@@ -30,7 +26,7 @@ pub struct Plan {
     /// Its keys: those of the built-in example, overridden by the given ones.
     keys: Sweeps,
     /// The keys that have a default which a plan shows.
-    pub defaults: Table,
+    pub defaults: Sweeps,
     /// The names of the keys that a file or flags gave.
     pub given: Vec<String>,
     /// The runs in order, at least one: all settings of the first repeat, then all of the second, and so on, so that a drift over time
@@ -74,27 +70,26 @@ impl Plan {
         given: impl IntoIterator<Item = Entry>,
     ) -> Result<Plan, Error> {
         let mut given = checked(kind, given).map_err(Error::usage)?;
-        let preset = texts(&given, "preset");
-        if let Some((_, keys)) = PRESETS.iter().find(|(name, _)| preset == [*name]) {
+        let is_preset = |(name, _): &&(&str, _)| has(&given, "preset", |text| text == *name);
+        if let Some((_, keys)) = PRESETS.iter().find(is_preset) {
             for (key, value) in grid::file(keys)? {
                 given.entry(key).or_insert(vec![value]);
             }
         }
         let mut keys = checked(kind, example).map_err(Error::usage)?;
         let mut defaults = settings::defaults(kind);
-        let has = |key: &str, value: &str| texts(&given, key).iter().any(|text| text == value);
         // Then it says when requests are sent.
-        if given.contains_key("rate_curve") || has("arrival", "trace") {
+        if given.contains_key("rate_curve") || has(&given, "arrival", |text| text == "trace") {
             keys.remove("request_rate");
             defaults.remove("request_rate");
         }
-        let has_pairs = texts(&given, "num_prefill").iter().any(|text| text != "0");
+        let has_pairs = has(&given, "num_prefill", |text| text != "0");
         if has_pairs {
-            defaults.insert("router".to_owned(), "sglang-router".into());
+            defaults.insert("router".to_owned(), vec!["sglang-router".into()]);
         }
-        let has_other_router =
-            has_pairs || texts(&given, "router").iter().any(|name| name != "builtin");
-        let (is_search, is_external) = (has("find_max_rate", "true"), has("engine", "external"));
+        let has_other_router = has_pairs || has(&given, "router", |text| text != "builtin");
+        let is_search = has(&given, "find_max_rate", |text| text == "true");
+        let is_external = has(&given, "engine", |text| text == "external");
         // A search takes one setting, and the example's sweeps are of our own servers and balancer.
         keys.retain(|key, values| {
             // That of `node` is of the server's own limit.
@@ -176,9 +171,8 @@ impl Plan {
     /// Returns the checked settings of a run: `varied` over the plan's keys over the defaults.
     fn run_settings(&self, varied: &[Entry]) -> Result<Settings, Error> {
         let first = |(key, values): (&String, &Vec<Value>)| (key.clone(), values[0].clone());
-        let own = self.keys.iter().map(first).chain(varied.iter().cloned());
-        let defaults = self.defaults.clone().into_iter();
-        let all: BTreeMap<String, Value> = defaults.chain(own).collect();
+        let own = self.defaults.iter().chain(&self.keys).map(first);
+        let all: BTreeMap<String, Value> = own.chain(varied.iter().cloned()).collect();
         let settings = Settings::read(all)?;
         deploy::check(&settings).map_err(Error::usage)?;
         Ok(settings)
@@ -195,19 +189,17 @@ impl Plan {
     }
 
     fn render(&self, shown: fn(&str, &Value) -> Value) -> String {
-        let line = |(key, value): (&String, Value)| {
-            format!("{} = {}\n", toml_key(key), shown(key, &value))
+        let line = |(key, values): (&String, &Vec<Value>)| {
+            let value = match &values[..] {
+                [value] => shown(key, value),
+                several => shown(key, &several.to_vec().into()),
+            };
+            format!("{} = {value}\n", toml_key(key))
         };
-        let given = self.keys.iter().map(|(key, values)| match &values[..] {
-            [value] => (key, value.clone()),
-            several => (key, several.to_vec().into()),
-        });
-        let given: String = given.map(line).collect();
-        let is_default = |(key, _): &(&String, &Value)| !self.keys.contains_key(*key);
-        let defaults = self.defaults.iter().filter(is_default);
-        let defaults: String = defaults
-            .map(|(key, value)| line((key, value.clone())))
-            .collect();
+        let given: String = self.keys.iter().map(line).collect();
+        let defaults = self.defaults.iter();
+        let defaults = defaults.filter(|(key, _)| !self.keys.contains_key(*key));
+        let defaults: String = defaults.map(line).collect();
         let kind = self.kind.name();
         format!(
             "{EXPERIMENT} = \"{kind}\"\n\n# given\n{given}\n# defaults\n{defaults}\
@@ -229,10 +221,10 @@ impl Run {
     }
 }
 
-/// Returns the values of a key as text, none if it is not given.
-fn texts(all: &Sweeps, name: &str) -> Vec<String> {
-    let values = all.get(name).into_iter().flatten();
-    values.map(flag_text).collect()
+/// Whether a key has such a value, as text.
+fn has(all: &Sweeps, key: &str, is_such: impl Fn(&str) -> bool) -> bool {
+    let mut values = all.get(key).into_iter().flatten();
+    values.any(|value| is_such(&flag_text(value)))
 }
 
 /// Returns the values that a varied key takes in turn, or its only value.

@@ -367,7 +367,8 @@ pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
             None => settings::key(name).and_then(|key| key.get_help_heading()),
         };
         // A plan that --print-plan wrote contains all defaults.
-        let is_default = settings.values.get(*name) == plan.defaults.get(name.as_str());
+        let default = plan.defaults.get(name.as_str());
+        let is_default = settings.values.get(*name) == default.map(|values| &values[0]);
         !is_default && group.is_some_and(|group| idle.contains(&group))
     };
     let engine = traffic::value_name(settings.keys.engine);
