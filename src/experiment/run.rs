@@ -343,15 +343,11 @@ impl Finished {
 ///
 /// # Errors
 /// There is none.
-pub fn read_plan(dir: &Path) -> anyhow::Result<String> {
-    let path = dir.join(PLAN);
-    let text = disk::open(&path).and_then(std::io::read_to_string);
-    let has_keys = |text: &String| !text.trim().is_empty();
-    let empty = || std::io::Error::other("is empty");
-    let text = text.and_then(|text| Some(text).filter(has_keys).ok_or_else(empty));
+pub fn read_plan(dir: &Path) -> Result<String, Error> {
+    let text = disk::open(&dir.join(PLAN)).and_then(std::io::read_to_string);
     let dir = dir.display();
     let problem = |error| format!("--resume {dir}: holds no experiment ({PLAN}: {error})");
-    text.map_err(|error| Error::usage(problem(error)).into())
+    text.map_err(|error| Error::usage(problem(error)))
 }
 
 /// The file of the plan, with every key and its value.

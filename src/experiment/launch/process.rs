@@ -115,7 +115,7 @@ impl Process {
         };
         let mut log = OpenOptions::new();
         let mut log = log.create(true).append(true).mode(mode).open(&self.log)?;
-        writeln!(log, "{COMMAND}{line}")?;
+        log.write_all(first_line(line).as_bytes())?;
         let mut keeper = Command::new(&self.program);
         keeper.args([KEEPER, "--"]).arg(&line.program);
         keeper
@@ -169,8 +169,11 @@ impl Process {
         for secret in command.secrets() {
             output = output.replace(secret, MASK);
         }
-        let is_output = |line: &&str| !(line.trim().is_empty() || line.starts_with(COMMAND));
-        let lines: Vec<&str> = output.lines().filter(is_output).collect();
+        // Of this start alone, as the log may have earlier ones.
+        let earlier = output.rsplit_once(&first_line(command));
+        let output = earlier.map_or(&*output, |(_, output)| output);
+        let is_text = |line: &&str| !line.trim().is_empty();
+        let lines: Vec<&str> = output.lines().filter(is_text).collect();
         let (tail, hint) = match &lines[lines.len().saturating_sub(MAX_LINES)..] {
             [] => (
                 String::new(),
@@ -295,14 +298,17 @@ const KNOWN_FAILURES: [KnownFailure; 10] = [
     ),
 ];
 
-/// The start of the line of a log that has the command.
-const COMMAND: &str = "$ ";
 /// How many lines of the log an error shows.
 const MAX_LINES: usize = 20;
 /// How many bytes of the log are searched for a cause. SGLang prints more than a screen after it.
 const MAX_LOG_BYTES: u64 = 65_536;
 /// How many characters of a line are shown with the cause.
 const MAX_LINE_CHARS: usize = 200;
+
+/// The line of the log that the output of a start follows.
+fn first_line(command: &CommandLine) -> String {
+    format!("$ {command}\n")
+}
 
 /// Reads the last bytes of a log, which may be large.
 fn tail(log: &Path) -> io::Result<Vec<u8>> {

@@ -247,9 +247,10 @@ fn report_channel(settings: &Settings) -> Option<ReportChannel> {
         EngineName::Sglang => "sglang",
         EngineName::External => return None,
     };
-    let plain = |key: &String| key.replace('-', "_");
-    let names: Vec<String> = settings.values.keys().map(plain).collect();
-    let has = |part: &str| names.iter().any(|key| key.contains(part));
+    let has = |part: &str| {
+        let mut keys = settings.values.keys();
+        keys.any(|key| key.replace('-', "_").contains(part))
+    };
     let traces = settings.values.get(&format!("{own}.enable_trace"));
     let sends_traces = traces.map_or(own == "sim", |traces| traces.as_bool() == Some(true));
     let has_logs = has("engine_logs") || has(&format!("{own}.export_metrics_to_file"));
