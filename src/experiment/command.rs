@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use toml::Table;
 
 use super::launch::EngineName;
@@ -114,13 +114,13 @@ impl Args {
             given.extend(flags);
             let plan = Plan::new(kind, Vec::new(), given)?;
             // The file of an experiment has every key: one that was lost must not become a default.
-            let is_lost = |key: &&String| !plan.given.contains(key);
-            match plan.defaults.keys().find(is_lost) {
-                Some(key) if self.resume.is_some() => bail!(
-                    "{key}: is missing, as every key is there unless the file was cut: add what is lost, or begin a new experiment"
-                ),
-                _ => Ok(plan),
-            }
+            let lost = plan.defaults.keys().filter(|key| !plan.given.contains(key));
+            let lost = lost.map(String::as_str).collect::<Vec<_>>().join(", ");
+            ensure!(
+                self.resume.is_none() || lost.is_empty(),
+                "{lost}: missing; the file was cut, or is of another version: add what it lacks, or begin a new experiment"
+            );
+            Ok(plan)
         };
         let named = |error| Error::usage(format!("{}: {error}", path.display()));
         let plan = plan().map_err(named)?;

@@ -201,11 +201,10 @@ async fn inject(
         reach(at).await;
         // Taken before, as requests fail while the fault is being injected.
         let begun = log.clock.now();
-        match (&plan.kind, is_down) {
-            (FaultKind::Kill, true) => server.kill().await,
-            (FaultKind::Kill, false) => server.start()?,
-            (FaultKind::Hop(fault), true) => server.set_fault(Some(fault)).await?,
-            (FaultKind::Hop(_), false) => server.set_fault(None).await?,
+        match &plan.kind {
+            FaultKind::Kill if is_down => server.kill().await,
+            FaultKind::Kill => server.start()?,
+            FaultKind::Hop(fault) => server.set_fault(is_down.then_some(fault)).await?,
         }
         let event = if is_down { "down" } else { "up" };
         write(begun, event)?;

@@ -282,8 +282,8 @@ fn ctrl_c_ends_all_of_it_in_order_and_no_other_plan_goes_on_with_it() {
     let (cut, _) = whole.split_once("repeats = ").unwrap();
     for (text, said) in [
         (whole.clone() + "x = [", "experiment.toml: line "),
-        (String::new(), "experiment.toml: engine: is missing"),
-        (cut.to_owned(), "experiment.toml: repeats: is missing"),
+        (String::new(), "experiment.toml: engine, "),
+        (cut.to_owned(), "experiment.toml: repeats, find_max_rate, "),
     ] {
         std::fs::write(plan.path("experiment.toml"), text).unwrap();
         plan.resume("node", &[]).assert_refused(said);
