@@ -14,7 +14,7 @@ use grid::{Entry, Sweep, Sweeps};
 use keys::{ExperimentKind, PRESETS};
 use settings::{KEYS, SIM, Settings, flag_text};
 
-use crate::config::sections::nearest;
+use crate::config::sections::{SECTIONS, nearest};
 use crate::error::Error;
 use crate::secret;
 
@@ -229,13 +229,23 @@ fn has(all: &Sweeps, key: &str, is_such: impl Fn(&str) -> bool) -> bool {
 
 /// Returns the values that a varied key takes in turn, or its only value.
 fn alternatives(key: &str, value: &Value) -> Vec<Value> {
-    let is_list = settings::key(key).is_some_and(settings::is_list);
+    let is_list = match key.strip_prefix("proxy.") {
+        Some(key) => takes_list(key),
+        None => settings::key(key).is_some_and(settings::is_list),
+    };
     match value {
         Value::Array(all) if !is_list || all.iter().any(Value::is_array) => all.clone(),
         // A list with one item may be written without brackets.
         value if is_list && !value.is_array() => vec![Value::Array(vec![value.clone()])],
         value => vec![value.clone()],
     }
+}
+
+/// Whether a key of the proxy's config takes a list. In a plan, keys of other sections than `[proxy]` begin with the section's name.
+fn takes_list(key: &str) -> bool {
+    let (section, key) = key.rsplit_once('.').unwrap_or(("proxy", key));
+    let mut sections = SECTIONS.iter().filter(|of| of.name == section);
+    sections.any(|of| of.takes_list(key))
 }
 
 /// Checks entries one by one. Whether values are valid shows with all settings of a run.
@@ -352,6 +362,7 @@ fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> Error {
             format!("tables (write [sim] above its keys) are {TABLES}")
         }
         Some(near) => format!("{near} is one"),
+        None if name.starts_with("sim.") => "`queuescope sim --help` names all".to_owned(),
         None => format!("`queuescope {} --help-all` names all", kind.name()),
     };
     Error::usage(format!("{shown}: no such key; {hint}"))
