@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use toml::{Table, Value};
 
 pub mod deploy;
@@ -266,8 +266,9 @@ pub(super) fn checked(
             );
             continue;
         }
+        ensure!(is_key(&name), unknown_key(kind, &name, &value));
         let values = alternatives(&name, &value);
-        check_entry(kind, &name, &value, &values)?;
+        check_values(&name, &values).map_err(|problem| anyhow!("{name}: {problem}"))?;
         ensure!(
             !is_masked(&name, &value),
             "{name}: {} is in place of a hidden value; give the value itself",
@@ -298,25 +299,22 @@ fn is_table(name: &str) -> bool {
     TABLES.split(", ").any(|table| table == name)
 }
 
-fn check_entry(
-    kind: ExperimentKind,
-    name: &str,
-    value: &Value,
-    values: &[Value],
-) -> Result<(), Error> {
-    let is_known = match name.split_once('.') {
+/// Whether `name` is a key of a plan. Those of the programs' tables are theirs to check, but for the simulator's.
+fn is_key(name: &str) -> bool {
+    match name.split_once('.') {
         Some(("sim", _)) => SIM.iter().any(|known| known == name),
         Some((table, _)) => is_table(table),
         None => settings::key(name).is_some(),
-    };
-    if !is_known {
-        return Err(unknown_key(kind, name, value));
     }
+}
+
+/// Checks what can be said of a key's values without its parser.
+fn check_values(name: &str, values: &[Value]) -> Result<(), &'static str> {
     if let Some(variable) = name.strip_prefix("env.") {
-        check_variable(variable, values)
-            .map_err(|problem| Error::usage(format!("{name}: {problem}")))?;
+        check_variable(variable, values)?;
     }
-    let problem = match values.len() {
+    let is_secret = |value: &Value| masked(name, value) != *value;
+    Err(match values.len() {
         0 => "must not be an empty list",
         // Of the proxy it is a key of its file; what has no table is given as --flag=ITEM.
         _ if name.contains('.') && !name.starts_with("proxy.") && values.iter().any(has_flag) => {
@@ -325,10 +323,9 @@ fn check_entry(
         2.. if name == "repeats" => "must be one number: it is not varied",
         2.. if name == "preset" => "must be one name: it is not varied",
         // It would be part of folder names.
-        2.. if masked(name, value) != *value => "must be one value: a secret is not varied",
+        2.. if values.iter().any(is_secret) => "must be one value: a secret is not varied",
         _ => return Ok(()),
-    };
-    Err(Error::usage(format!("{name}: {problem}")))
+    })
 }
 
 /// Checks an environment variable of a plan. Secrets are refused, as the files of an experiment show them.
@@ -352,7 +349,8 @@ fn check_variable(variable: &str, values: &[Value]) -> Result<(), &'static str> 
     }
 }
 
-fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> Error {
+/// The error of a key that there is not.
+fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> String {
     // It may contain a line break.
     let shown = name.escape_debug();
     let keys = KEYS.iter().map(|key| key.get_id().as_str());
@@ -365,7 +363,7 @@ fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> Error {
         None if name.starts_with("sim.") => "`queuescope sim --help` names all".to_owned(),
         None => format!("`queuescope {} --help-all` names all", kind.name()),
     };
-    Error::usage(format!("{shown}: no such key; {hint}"))
+    format!("{shown}: no such key; {hint}")
 }
 
 /// Whether the value is the mask that stood for a secret where it was copied from.

@@ -283,7 +283,7 @@ fn ctrl_c_ends_all_of_it_in_order_and_no_other_plan_goes_on_with_it() {
     for (text, said) in [
         (whole.clone() + "x = [", "experiment.toml: line "),
         (String::new(), "experiment.toml: engine, "),
-        (cut.to_owned(), "experiment.toml: repeats, find_max_rate, "),
+        (cut.to_owned(), "experiment.toml: repeats, failure_kind, "),
     ] {
         std::fs::write(plan.path("experiment.toml"), text).unwrap();
         plan.resume("node", &[]).assert_refused(said);
