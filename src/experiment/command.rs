@@ -13,7 +13,7 @@ use super::plan::keys::ExperimentKind;
 use super::plan::settings::{KeyFlags, flag_text};
 use super::plan::{Plan, Run, checked, masked};
 use super::run::single::RunResult;
-use super::run::{self, Finished, OutputDir};
+use super::run::{self, Finished, OutputDir, PLAN};
 use crate::clock::Clock;
 use crate::disk;
 use crate::error::{Error, SIGNALLED};
@@ -95,13 +95,15 @@ impl Args {
         let flags = [&self.keys.0[..], &self.set].concat();
         checked(kind, flags.clone()).map_err(Error::usage)?;
         let (path, text, headline) = if let Some(dir) = &self.resume {
-            let headline = format!("goes on with {}", dir.display());
-            (dir.join(run::PLAN), run::read_plan(dir)?, headline)
+            let (path, shown) = (dir.join(PLAN), dir.display());
+            let text = disk::open(&path).and_then(std::io::read_to_string);
+            let problem =
+                |error| format!("--resume {shown}: holds no experiment ({PLAN}: {error})");
+            (path, text.map_err(problem), format!("goes on with {shown}"))
         } else if let Some(path) = &self.file {
             let shown = path.display();
             let text = disk::read_text(path);
-            let text =
-                text.map_err(|error| Error::usage(format!("{shown}: {error}; {PLAN_HINT}")))?;
+            let text = text.map_err(|error| format!("{shown}: {error}; {PLAN_HINT}"));
             let headline = format!("{shown}; other keys: defaults (`--print-plan` lists them)");
             (path.clone(), text, headline)
         } else {
@@ -109,6 +111,7 @@ impl Args {
             let plan = Plan::new(kind, grid::file(kind.example())?, flags)?;
             return Ok((plan, headline.to_owned()));
         };
+        let text = text.map_err(Error::usage)?;
         let plan = || -> anyhow::Result<Plan> {
             let mut given: Table = grid::file(&text)?.into_iter().collect();
             given.extend(flags);

@@ -339,17 +339,6 @@ impl Finished {
     }
 }
 
-/// Reads the plan of the experiment that was begun in `dir`.
-///
-/// # Errors
-/// There is none.
-pub fn read_plan(dir: &Path) -> Result<String, Error> {
-    let text = disk::open(&dir.join(PLAN)).and_then(std::io::read_to_string);
-    let dir = dir.display();
-    let problem = |error| format!("--resume {dir}: holds no experiment ({PLAN}: {error})");
-    text.map_err(|error| Error::usage(problem(error)))
-}
-
 /// The file of the plan, with every key and its value.
 pub const PLAN: &str = "experiment.toml";
 /// Files whose presence means that a given folder is already used: those of an experiment, and the rows of a run.
