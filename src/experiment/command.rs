@@ -298,8 +298,7 @@ pub fn run_demo(args: &DemoArgs) -> anyhow::Result<Finished> {
     // The proxy's rows, as with its one clock all is known of the first requests, too: nothing that a new user must ask about.
     let finished = run_and_print(plan, OutputDir::New(folder), Some(PROXY_ROWS))?;
     for run in &finished.runs {
-        let summary = std::fs::read_to_string(run.dir.join(SUMMARY));
-        terminal::print_json(&summary.unwrap_or_default());
+        terminal::print_json_file(&run.dir.join(SUMMARY));
         let verdict = &run.metrics()["verdict"];
         for reason in verdict["reasons"].as_array().into_iter().flatten() {
             terminal::print(&format!(

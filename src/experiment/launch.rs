@@ -412,7 +412,7 @@ async fn flush_cache(access: &Access, url: &str) -> Result<(), String> {
 /// It is not there. Says how to get one.
 pub fn find_router(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     let program = given.unwrap_or(Path::new("smg"));
-    let at_path = || Some(program.to_owned()).filter(|program| program.is_file());
+    let at_path = || program.is_file().then(|| program.to_owned());
     in_path(program).or_else(at_path).with_context(|| {
         let program = program.display();
         format!(

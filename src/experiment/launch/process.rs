@@ -115,7 +115,7 @@ impl Process {
         };
         let mut log = OpenOptions::new();
         let mut log = log.create(true).append(true).mode(mode).open(&self.log)?;
-        log.write_all(first_line(line).as_bytes())?;
+        writeln!(log, "$ {line}")?;
         let mut keeper = Command::new(&self.program);
         keeper.args([KEEPER, "--"]).arg(&line.program);
         keeper
@@ -170,7 +170,7 @@ impl Process {
             output = output.replace(secret, MASK);
         }
         // Of this start alone, as the log may have earlier ones.
-        let earlier = output.rsplit_once(&first_line(command));
+        let earlier = output.rsplit_once(&format!("$ {command}\n"));
         let output = earlier.map_or(&*output, |(_, output)| output);
         let is_text = |line: &&str| !line.trim().is_empty();
         let lines: Vec<&str> = output.lines().filter(is_text).collect();
@@ -304,11 +304,6 @@ const MAX_LINES: usize = 20;
 const MAX_LOG_BYTES: u64 = 65_536;
 /// How many characters of a line are shown with the cause.
 const MAX_LINE_CHARS: usize = 200;
-
-/// The line of the log that the output of a start follows.
-fn first_line(command: &CommandLine) -> String {
-    format!("$ {command}\n")
-}
 
 /// Reads the last bytes of a log, which may be large.
 fn tail(log: &Path) -> io::Result<Vec<u8>> {
