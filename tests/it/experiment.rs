@@ -124,7 +124,7 @@ impl Planned {
         Planned { folder }
     }
 
-    /// The same of a server that this script starts: by `"$QUEUESCOPE"`, with where to listen in `$3` to `$6`.
+    /// The same for `--engine sglang`, whose server this script starts, by `"$QUEUESCOPE"`; `$3` to `$6` say where it listens.
     fn by_script(script: &str, lines: &str) -> Planned {
         let plan = Planned::new(&format!(
             "env.QUEUESCOPE = '{PROGRAM}'\nmodel_path = 'm'\npython = './python'\n{lines}"
