@@ -265,9 +265,7 @@ fn run_traffic(args: &traffic::Args) -> anyhow::Result<()> {
     }
     let outcome = traffic::run(args, Clock::system())?;
     terminal::print(&outcome.to_text());
-    // If the file is missing, the reason has been printed.
-    let summary = std::fs::read_to_string(outcome.output_dir.join(SUMMARY));
-    terminal::print_json(&summary.unwrap_or_default());
+    terminal::print_json_file(&outcome.output_dir.join(SUMMARY));
     Ok(outcome.failure.map_or(Ok(()), Err)?)
 }
 
@@ -278,8 +276,7 @@ fn run_experiment(args: &command::Args, kind: ExperimentKind) -> anyhow::Result<
 
 /// Prints the JSON of an experiment, and returns its failure with the exit code.
 fn check_results(finished: &Finished) -> Result<(), Error> {
-    let comparison = std::fs::read_to_string(finished.dir.join(report::command::COMPARISON));
-    terminal::print_json(&comparison.unwrap_or_default());
+    terminal::print_json_file(&finished.dir.join(report::command::COMPARISON));
     let too_often = |run: &RunResult| run.file.has_failed_too_often;
     // What --resume can repair comes first.
     let again = |run: &RunResult| run.file.state == RunState::Failed;

@@ -364,10 +364,6 @@ fn changes(config: &Config) -> String {
     text
 }
 
-fn is_router(config: &Config) -> bool {
-    config.upstream_kind == UpstreamKind::Router
-}
-
 /// Describes an upstream: one of our own hops, a router or a server.
 fn destination(config: &Config, address: &Address) -> String {
     let name = address.name();
@@ -377,7 +373,7 @@ fn destination(config: &Config, address: &Address) -> String {
         .find(|worker| address.is_at(worker.listen));
     match hop {
         Some(hop) => format!("hop {} {name} -> server {}", hop.name, hop.upstream.name()),
-        None if is_router(config) => format!("router {name}"),
+        None if config.upstream_kind == UpstreamKind::Router => format!("router {name}"),
         None => format!("server {name}"),
     }
 }
@@ -389,7 +385,7 @@ fn picture(config: &Config) -> String {
     let mut text: String = config.upstream.iter().map(line).collect();
     if config.upstream.is_empty() {
         text += "a front elsewhere -> its router\n";
-    } else if !is_router(config) {
+    } else if config.upstream_kind == UpstreamKind::Server {
         return text;
     } else if config.workers.is_empty() {
         return text + "router -> servers that it knows\n";

@@ -71,7 +71,8 @@ pub fn masked(name: &str, value: &str) -> String {
         };
     }
     let mut suffixes = SUFFIXES.split(' ');
-    if suffixes.any(|suffix| name.ends_with(suffix)) {
+    // A key of the proxy that has names of headers, and none of a secret.
+    if name != "label_headers" && suffixes.any(|suffix| name.ends_with(suffix)) {
         return MASK.to_owned();
     }
     if let Ok(members) = serde_json::from_str::<Map<String, Value>>(value) {
@@ -152,6 +153,7 @@ mod tests {
             ("header", "@/run/secrets/header", "@/run/secrets/header"),
             ("proxy.admin_token", "S", "***"),
             ("proxy.admin_token_file", "/f", "/f"),
+            ("proxy.label_headers", "x-tenant", "x-tenant"),
             ("--hop-secret", "S", "***"),
             ("sglang.api_key", "S", "***"),
             ("env.AWS_SECRET_ACCESS_KEY", "S", "***"),

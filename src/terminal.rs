@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, IsTerminal, Write as _};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -54,6 +55,11 @@ pub fn print_json(json: &str) {
     if IS_JSON.load(Ordering::Relaxed) {
         print_raw(json);
     }
+}
+
+/// Prints a file that holds results as JSON, if `--json` was given. Why one is missing has been told before.
+pub fn print_json_file(path: &Path) {
+    print_json(&std::fs::read_to_string(path).unwrap_or_default());
 }
 
 /// Nobody reads in a narrower terminal: a smaller reported width is taken as unknown.

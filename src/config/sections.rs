@@ -87,7 +87,7 @@ impl FileSection {
     }
 
     /// Whether a key takes a list.
-    pub(super) fn takes_list(&self, key: &str) -> bool {
+    pub fn takes_list(&self, key: &str) -> bool {
         self.example(key).is_some_and(|example| example.is_array())
     }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use toml::Table;
 
 use super::launch::EngineName;
@@ -13,7 +13,7 @@ use super::plan::keys::ExperimentKind;
 use super::plan::settings::{KeyFlags, flag_text};
 use super::plan::{Plan, Run, checked, masked};
 use super::run::single::RunResult;
-use super::run::{self, Finished, OutputDir};
+use super::run::{self, Finished, OutputDir, PLAN};
 use crate::clock::Clock;
 use crate::disk;
 use crate::error::{Error, SIGNALLED};
@@ -92,16 +92,18 @@ impl Args {
 
     /// Reads the plan. Returns it with a headline that names its source.
     fn plan(&self, kind: ExperimentKind) -> anyhow::Result<(Plan, String)> {
-        let flags = self.keys.0.iter().chain(&self.set).cloned();
-        let flags = checked(kind, flags).map_err(Error::usage)?;
+        let flags = [&self.keys.0[..], &self.set].concat();
+        checked(kind, flags.clone()).map_err(Error::usage)?;
         let (path, text, headline) = if let Some(dir) = &self.resume {
-            let headline = format!("goes on with {}", dir.display());
-            (dir.join(run::PLAN), run::read_plan(dir)?, headline)
+            let (path, shown) = (dir.join(PLAN), dir.display());
+            let text = disk::open(&path).and_then(std::io::read_to_string);
+            let problem =
+                |error| format!("--resume {shown}: holds no experiment ({PLAN}: {error})");
+            (path, text.map_err(problem), format!("goes on with {shown}"))
         } else if let Some(path) = &self.file {
             let shown = path.display();
             let text = disk::read_text(path);
-            let text =
-                text.map_err(|error| Error::usage(format!("{shown}: {error}; {PLAN_HINT}")))?;
+            let text = text.map_err(|error| format!("{shown}: {error}; {PLAN_HINT}"));
             let headline = format!("{shown}; other keys: defaults (`--print-plan` lists them)");
             (path.clone(), text, headline)
         } else {
@@ -109,10 +111,19 @@ impl Args {
             let plan = Plan::new(kind, grid::file(kind.example())?, flags)?;
             return Ok((plan, headline.to_owned()));
         };
+        let text = text.map_err(Error::usage)?;
         let plan = || -> anyhow::Result<Plan> {
             let mut given: Table = grid::file(&text)?.into_iter().collect();
             given.extend(flags);
-            Ok(Plan::new(kind, Vec::new(), given)?)
+            let plan = Plan::new(kind, Vec::new(), given)?;
+            // The file of an experiment has every key: one that was lost must not become a default.
+            let lost = plan.defaults.keys().filter(|key| !plan.given.contains(key));
+            let lost = lost.map(String::as_str).collect::<Vec<_>>().join(", ");
+            ensure!(
+                self.resume.is_none() || lost.is_empty(),
+                "{lost}: missing; the file was cut, or is of another version: add what it lacks, or begin a new experiment"
+            );
+            Ok(plan)
         };
         let named = |error| Error::usage(format!("{}: {error}", path.display()));
         let plan = plan().map_err(named)?;
@@ -287,8 +298,7 @@ pub fn run_demo(args: &DemoArgs) -> anyhow::Result<Finished> {
     // The proxy's rows, as with its one clock all is known of the first requests, too: nothing that a new user must ask about.
     let finished = run_and_print(plan, OutputDir::New(folder), Some(PROXY_ROWS))?;
     for run in &finished.runs {
-        let summary = std::fs::read_to_string(run.dir.join(SUMMARY));
-        terminal::print_json(&summary.unwrap_or_default());
+        terminal::print_json_file(&run.dir.join(SUMMARY));
         let verdict = &run.metrics()["verdict"];
         for reason in verdict["reasons"].as_array().into_iter().flatten() {
             terminal::print(&format!(

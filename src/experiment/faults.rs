@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
@@ -37,12 +38,9 @@ pub enum FaultKind {
     Hop(Fault),
 }
 
-/// The key `failure_schedule`, ascending in time.
+/// The key `failure_schedule`: by the time since the run began, the servers (counted from 1) that are down from then on; all others are up.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Schedule(Vec<Phase>);
-
-/// A time, in seconds since the run began, and the servers (counted from 1) that are down from then on; all others are up.
-type Phase = (f64, BTreeSet<usize>);
+pub struct Schedule(BTreeMap<Duration, BTreeSet<usize>>);
 
 /// The kind that needs no hop.
 const KILL: &str = "kill";
@@ -63,22 +61,21 @@ impl Schedule {
     }
 }
 
-fn parse_phases(text: &str) -> Result<Vec<Phase>, String> {
-    let mut phases: Vec<Phase> = Vec::new();
+fn parse_phases(text: &str) -> Result<BTreeMap<Duration, BTreeSet<usize>>, String> {
+    let mut phases = BTreeMap::new();
     let table: BTreeMap<String, BTreeSet<usize>> = inline_table(text)?;
-    for (at, down) in table {
-        let seconds = units::seconds(&at).filter(|at| at.is_finite() && *at >= 0.0);
-        let seconds = seconds.ok_or_else(|| format!("`{at}` is no time, 0 or more"))?;
-        if phases.iter().any(|(at, _)| *at == seconds) {
-            return Err(format!("{seconds} s is given twice"));
+    for (time, down) in table {
+        let at = units::seconds(&time).map(Duration::try_from_secs_f64);
+        let at = at.and_then(Result::ok);
+        let at = at.ok_or_else(|| format!("`{time}` is no time, 0 or more"))?;
+        if phases.insert(at, down).is_some() {
+            return Err(format!("{} s is given twice", at.as_secs_f64()));
         }
-        phases.push((seconds, down));
     }
-    if phases.is_empty() {
-        return Err("is empty".to_owned());
+    match phases.is_empty() {
+        true => Err("is empty".to_owned()),
+        false => Ok(phases),
     }
-    phases.sort_by(|a, b| a.0.total_cmp(&b.0));
-    Ok(phases)
 }
 
 impl FaultKind {
@@ -123,7 +120,8 @@ impl FaultPlan {
 
     /// When the last change is, in seconds since the run began.
     pub fn last_change(&self) -> f64 {
-        self.schedule.0.last().map_or(0.0, |(at, _)| *at)
+        let last = self.schedule.0.keys().next_back();
+        last.map_or(0.0, Duration::as_secs_f64)
     }
 
     /// Checks that the faults can be injected into what `spec` starts.
@@ -135,6 +133,7 @@ impl FaultPlan {
         for (at, down) in &self.schedule.0 {
             if let Some(server) = down.iter().find(|server| !(1..=count).contains(server)) {
                 let servers = units::count(count, "server");
+                let at = at.as_secs_f64();
                 bail!("failure_schedule: {at} s: there is no server {server}, but {servers}");
             }
         }
@@ -154,7 +153,7 @@ impl FaultPlan {
     /// Returns when the server of this index goes down or up: seconds since the run began, and whether it is down from then on.
     fn changes(&self, server: usize) -> Vec<(f64, bool)> {
         let phases = self.schedule.0.iter();
-        let phases = phases.map(|(at, down)| (*at, down.contains(&(server + 1))));
+        let phases = phases.map(|(at, down)| (at.as_secs_f64(), down.contains(&(server + 1))));
         let mut changes: Vec<_> = iter::once((0.0, false)).chain(phases).collect();
         changes.dedup_by_key(|(_, is_down)| *is_down);
         changes.split_off(1)
@@ -201,11 +200,10 @@ async fn inject(
         reach(at).await;
         // Taken before, as requests fail while the fault is being injected.
         let begun = log.clock.now();
-        match (&plan.kind, is_down) {
-            (FaultKind::Kill, true) => server.kill().await,
-            (FaultKind::Kill, false) => server.start()?,
-            (FaultKind::Hop(fault), true) => server.set_fault(Some(fault)).await?,
-            (FaultKind::Hop(_), false) => server.set_fault(None).await?,
+        match &plan.kind {
+            FaultKind::Kill if is_down => server.kill().await,
+            FaultKind::Kill => server.start()?,
+            FaultKind::Hop(fault) => server.set_fault(is_down.then_some(fault)).await?,
         }
         let event = if is_down { "down" } else { "up" };
         write(begun, event)?;

@@ -41,8 +41,8 @@ pub struct Deployment {
     pub servers: Vec<Server>,
     /// Notes on servers whose cache could not be emptied before the run.
     pub kept_caches: Vec<String>,
-    /// The router and the proxy. The last is stopped first.
-    others: Vec<Process>,
+    router: Option<Process>,
+    proxy: Option<Process>,
 }
 
 /// A server of a deployment.
@@ -84,7 +84,8 @@ impl Deployment {
             target: String::new(),
             servers: servers(spec, traces)?,
             kept_caches: Vec::new(),
-            others: Vec::new(),
+            router: None,
+            proxy: None,
         };
         deployment.start_servers(spec).await?;
         // Before the router and the proxy start, whose probes would count as running requests.
@@ -94,16 +95,13 @@ impl Deployment {
             server.file.max_running_requests = limit.await;
         });
         join_all(servers).await;
-        let (upstream, router) = deployment.upstream(spec)?;
+        let upstream = deployment.upstream(spec)?;
         deployment.target = match spec.has_proxy() {
-            true => deployment.proxy(spec, &upstream, traces).await?,
+            true => deployment.start_proxy(spec, &upstream, traces).await?,
             false => upstream[0].clone(),
         };
-        if let Some(router) = router {
+        if let Some(router) = &deployment.router {
             let (count, url) = (deployment.servers.len(), &upstream[0]);
-            // First, so that it is stopped after the proxy.
-            deployment.others.insert(0, router);
-            let router = &deployment.others[0];
             router.start()?;
             let check = async || Access::default().has_workers(url, count).await;
             router.ready(spec.start_timeout, check).await?;
@@ -115,7 +113,7 @@ impl Deployment {
     fn own_processes(&self) -> impl Iterator<Item = &Process> {
         let servers = self.servers.iter();
         let servers = servers.filter_map(|server| server.process.as_ref());
-        servers.chain(&self.others)
+        servers.chain(&self.router).chain(&self.proxy)
     }
 
     /// Describes the started processes for `run.json`.
@@ -139,7 +137,7 @@ impl Deployment {
 
     /// Stops all processes and waits until they are gone. The proxy is first, so that it still gets all responses and writes all rows.
     pub async fn stop(self) {
-        for process in self.others.iter().rev() {
+        for process in self.proxy.iter().chain(&self.router) {
             process.stop().await;
         }
         // No effect on those that were stopped above.
@@ -159,16 +157,16 @@ impl Deployment {
         Ok(())
     }
 
-    /// Returns the URLs of the front's upstreams, and the router among them if it is still to be started.
-    fn upstream(&self, spec: &DeploymentSpec) -> anyhow::Result<(Vec<String>, Option<Process>)> {
+    /// Returns the URLs of the front's upstreams. Makes the router among them, if it is still to be started.
+    fn upstream(&mut self, spec: &DeploymentSpec) -> anyhow::Result<Vec<String>> {
         let url = |server: &Server| match server.hop {
             Some(hop) => format!("http://{hop}"),
             None => server.file.url.clone(),
         };
         let urls = self.servers.iter().map(url);
         Ok(match spec.router {
-            Router::None | Router::Builtin => (urls.collect(), None),
-            Router::External => (spec.router_url.iter().cloned().collect(), None),
+            Router::None | Router::Builtin => urls.collect(),
+            Router::External => spec.router_url.iter().cloned().collect(),
             Router::SglangRouter => {
                 let program = find_router(spec.router_program.as_deref())?;
                 let (addr, metrics) = (spec.port()?, spec.port()?);
@@ -181,8 +179,8 @@ impl Deployment {
                     _ => line.with(self.pair_flags(urls)),
                 }
                 .with(&spec.router_flags);
-                let router = Process::new("router".to_owned(), line, spec);
-                (vec![format!("http://{addr}")], Some(router))
+                self.router = Some(Process::new("router".to_owned(), line, spec));
+                vec![format!("http://{addr}")]
             }
         })
     }
@@ -200,7 +198,7 @@ impl Deployment {
     }
 
     /// Starts the proxy in front of `upstream`, with its listener for traces at `traces`. Returns its front's URL.
-    async fn proxy(
+    async fn start_proxy(
         &mut self,
         spec: &DeploymentSpec,
         upstream: &[String],
@@ -216,13 +214,14 @@ impl Deployment {
         // It may hold secrets.
         disk::write(&path, text.as_bytes(), true).with_context(|| path.display().to_string())?;
         let line = CommandLine::new(&spec.program, &["proxy", "--config"]);
-        let process = Process::new("proxy".to_owned(), line.with([path.display()]), spec);
-        process.start()?;
+        let line = line.with([path.display()]);
+        let proxy = Process::new("proxy".to_owned(), line, spec);
+        let proxy = self.proxy.insert(proxy);
+        proxy.start()?;
         let admin = format!("http://{admin}");
         let check = async || Access::default().is_ready(&admin, "/readyz").await;
-        let ready = process.ready(spec.start_timeout, check).await;
-        self.others.push(process);
-        ready.map(|()| format!("http://{front}"))
+        proxy.ready(spec.start_timeout, check).await?;
+        Ok(format!("http://{front}"))
     }
 }
 
@@ -413,7 +412,7 @@ async fn flush_cache(access: &Access, url: &str) -> Result<(), String> {
 /// It is not there. Says how to get one.
 pub fn find_router(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     let program = given.unwrap_or(Path::new("smg"));
-    let at_path = || Some(program.to_owned()).filter(|program| program.is_file());
+    let at_path = || program.is_file().then(|| program.to_owned());
     in_path(program).or_else(at_path).with_context(|| {
         let program = program.display();
         format!(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use toml::{Table, Value};
 
 pub mod deploy;
@@ -10,11 +10,11 @@ pub mod grid;
 pub mod keys;
 pub mod settings;
 
-use grid::{Entry, Sweep};
+use grid::{Entry, Sweep, Sweeps};
 use keys::{ExperimentKind, PRESETS};
 use settings::{KEYS, SIM, Settings, flag_text};
 
-use crate::config::sections::nearest;
+use crate::config::sections::{SECTIONS, nearest};
 use crate::error::Error;
 use crate::secret;
 
@@ -23,10 +23,10 @@ use crate::secret;
 pub struct Plan {
     /// `node` or `routing`.
     pub kind: ExperimentKind,
-    /// Its keys in order: those of the built-in example, overridden by the given ones. A list of values is varied.
-    keys: Table,
+    /// Its keys: those of the built-in example, overridden by the given ones.
+    keys: Sweeps,
     /// The keys that have a default which a plan shows.
-    pub defaults: Table,
+    pub defaults: Sweeps,
     /// The names of the keys that a file or flags gave.
     pub given: Vec<String>,
     /// The runs in order, at least one: all settings of the first repeat, then all of the second, and so on, so that a drift over time
@@ -70,34 +70,33 @@ impl Plan {
         given: impl IntoIterator<Item = Entry>,
     ) -> Result<Plan, Error> {
         let mut given = checked(kind, given).map_err(Error::usage)?;
-        let preset = texts(&given, "preset");
-        if let Some((_, keys)) = PRESETS.iter().find(|(name, _)| preset == [*name]) {
+        let is_preset = |(name, _): &&(&str, _)| has(&given, "preset", |text| text == *name);
+        if let Some((_, keys)) = PRESETS.iter().find(is_preset) {
             for (key, value) in grid::file(keys)? {
-                given.entry(key).or_insert(value);
+                given.entry(key).or_insert(vec![value]);
             }
         }
         let mut keys = checked(kind, example).map_err(Error::usage)?;
         let mut defaults = settings::defaults(kind);
-        let has = |key: &str, value: &str| texts(&given, key).iter().any(|text| text == value);
         // Then it says when requests are sent.
-        if given.contains_key("rate_curve") || has("arrival", "trace") {
+        if given.contains_key("rate_curve") || has(&given, "arrival", |text| text == "trace") {
             keys.remove("request_rate");
             defaults.remove("request_rate");
         }
-        let has_pairs = texts(&given, "num_prefill").iter().any(|text| text != "0");
+        let has_pairs = has(&given, "num_prefill", |text| text != "0");
         if has_pairs {
-            defaults.insert("router".to_owned(), "sglang-router".into());
+            defaults.insert("router".to_owned(), vec!["sglang-router".into()]);
         }
-        let has_other_router =
-            has_pairs || texts(&given, "router").iter().any(|name| name != "builtin");
-        let (is_search, is_external) = (has("find_max_rate", "true"), has("engine", "external"));
+        let has_other_router = has_pairs || has(&given, "router", |text| text != "builtin");
+        let is_search = has(&given, "find_max_rate", |text| text == "true");
+        let is_external = has(&given, "engine", |text| text == "external");
         // A search takes one setting, and the example's sweeps are of our own servers and balancer.
-        keys.retain(|key, value| {
+        keys.retain(|key, values| {
             // That of `node` is of the server's own limit.
             let is_idle = is_external && kind == ExperimentKind::Node;
             let drops_sweep = is_search || has_other_router || is_idle;
             let is_of_builtin = has_other_router && OF_BUILTIN.contains(&key);
-            !(drops_sweep && value.is_array() || is_of_builtin)
+            !(drops_sweep && values.len() > 1 || is_of_builtin)
         });
         keys.extend(given.clone());
         let mut plan = Plan {
@@ -116,11 +115,8 @@ impl Plan {
 
     /// The varied keys, in the order of the file and then of the flags.
     pub fn sweeps(&self) -> Vec<Sweep> {
-        let varied = self.keys.iter().filter_map(|(key, value)| {
-            let values = alternatives(key, value);
-            (values.len() > 1).then(|| (key.clone(), values))
-        });
-        varied.collect()
+        let varied = self.keys.clone().into_iter();
+        varied.filter(|(_, values)| values.len() > 1).collect()
     }
 
     fn expand(&self) -> Result<Vec<Run>, Error> {
@@ -174,13 +170,9 @@ impl Plan {
 
     /// Returns the checked settings of a run: `varied` over the plan's keys over the defaults.
     fn run_settings(&self, varied: &[Entry]) -> Result<Settings, Error> {
-        let first = |(key, value): (&String, &Value)| {
-            let first = alternatives(key, value).into_iter().next();
-            (key.clone(), first.unwrap_or_else(|| value.clone()))
-        };
-        let own = self.keys.iter().map(first).chain(varied.iter().cloned());
-        let defaults = self.defaults.clone().into_iter();
-        let all: BTreeMap<String, Value> = defaults.chain(own).collect();
+        let first = |(key, values): (&String, &Vec<Value>)| (key.clone(), values[0].clone());
+        let own = self.defaults.iter().chain(&self.keys).map(first);
+        let all: BTreeMap<String, Value> = own.chain(varied.iter().cloned()).collect();
         let settings = Settings::read(all)?;
         deploy::check(&settings).map_err(Error::usage)?;
         Ok(settings)
@@ -197,12 +189,16 @@ impl Plan {
     }
 
     fn render(&self, shown: fn(&str, &Value) -> Value) -> String {
-        let line = |(key, value): (&String, &Value)| {
-            format!("{} = {}\n", toml_key(key), shown(key, value))
+        let line = |(key, values): (&String, &Vec<Value>)| {
+            let value = match &values[..] {
+                [value] => shown(key, value),
+                several => shown(key, &several.to_vec().into()),
+            };
+            format!("{} = {value}\n", toml_key(key))
         };
+        let given: String = self.keys.iter().map(line).collect();
         let defaults = self.defaults.iter();
         let defaults = defaults.filter(|(key, _)| !self.keys.contains_key(*key));
-        let given: String = self.keys.iter().map(line).collect();
         let defaults: String = defaults.map(line).collect();
         let kind = self.kind.name();
         format!(
@@ -225,22 +221,31 @@ impl Run {
     }
 }
 
-/// Returns the values of a key as text, none if it is not given.
-fn texts(all: &Table, name: &str) -> Vec<String> {
-    let all = all.get(name).map(|value| alternatives(name, value));
-    let all = all.into_iter().flatten();
-    all.map(|value| flag_text(&value)).collect()
+/// Whether a key has such a value, as text.
+fn has(all: &Sweeps, key: &str, is_such: impl Fn(&str) -> bool) -> bool {
+    let mut values = all.get(key).into_iter().flatten();
+    values.any(|value| is_such(&flag_text(value)))
 }
 
 /// Returns the values that a varied key takes in turn, or its only value.
 fn alternatives(key: &str, value: &Value) -> Vec<Value> {
-    let is_list = settings::key(key).is_some_and(settings::is_list);
+    let is_list = match key.strip_prefix("proxy.") {
+        Some(key) => takes_list(key),
+        None => settings::key(key).is_some_and(settings::is_list),
+    };
     match value {
         Value::Array(all) if !is_list || all.iter().any(Value::is_array) => all.clone(),
         // A list with one item may be written without brackets.
         value if is_list && !value.is_array() => vec![Value::Array(vec![value.clone()])],
         value => vec![value.clone()],
     }
+}
+
+/// Whether a key of the proxy's config takes a list. In a plan, keys of other sections than `[proxy]` begin with the section's name.
+fn takes_list(key: &str) -> bool {
+    let (section, key) = key.rsplit_once('.').unwrap_or(("proxy", key));
+    let mut sections = SECTIONS.iter().filter(|of| of.name == section);
+    sections.any(|of| of.takes_list(key))
 }
 
 /// Checks entries one by one. Whether values are valid shows with all settings of a run.
@@ -250,8 +255,8 @@ fn alternatives(key: &str, value: &Value) -> Vec<Value> {
 pub(super) fn checked(
     kind: ExperimentKind,
     entries: impl IntoIterator<Item = Entry>,
-) -> anyhow::Result<Table> {
-    let mut all = Table::new();
+) -> anyhow::Result<Sweeps> {
+    let mut all = Sweeps::new();
     for (name, value) in entries {
         if name == EXPERIMENT {
             let name = kind.name();
@@ -261,7 +266,9 @@ pub(super) fn checked(
             );
             continue;
         }
-        check_entry(kind, &name, &value)?;
+        ensure!(is_key(&name), unknown_key(kind, &name, &value));
+        let values = alternatives(&name, &value);
+        check_values(&name, &values).map_err(|problem| anyhow!("{name}: {problem}"))?;
         ensure!(
             !is_masked(&name, &value),
             "{name}: {} is in place of a hidden value; give the value itself",
@@ -271,12 +278,11 @@ pub(super) fn checked(
             !all.contains_key(&name),
             "{name}: is given twice; give it once, by its flag or by --set"
         );
-        let values = alternatives(&name, &value).into_iter();
-        if let Some(twice) = settings::given_twice(values) {
+        if let Some(twice) = settings::given_twice(values.iter().cloned()) {
             let value = flag_text(&masked(&name, &twice));
             bail!("{name} = {value}: is given twice; repeats = 2 does each setting again");
         }
-        all.insert(name, value);
+        all.insert(name, values);
     }
     Ok(all)
 }
@@ -293,21 +299,22 @@ fn is_table(name: &str) -> bool {
     TABLES.split(", ").any(|table| table == name)
 }
 
-fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Error> {
-    let is_known = match name.split_once('.') {
+/// Whether `name` is a key of a plan. Those of the programs' tables are theirs to check, but for the simulator's.
+fn is_key(name: &str) -> bool {
+    match name.split_once('.') {
         Some(("sim", _)) => SIM.iter().any(|known| known == name),
         Some((table, _)) => is_table(table),
         None => settings::key(name).is_some(),
-    };
-    if !is_known {
-        return Err(unknown_key(kind, name, value));
     }
+}
+
+/// Checks what can be said of a key's values without its parser.
+fn check_values(name: &str, values: &[Value]) -> Result<(), &'static str> {
     if let Some(variable) = name.strip_prefix("env.") {
-        check_variable(variable, value)
-            .map_err(|problem| Error::usage(format!("{name}: {problem}")))?;
+        check_variable(variable, values)?;
     }
-    let values = alternatives(name, value);
-    let problem = match values.len() {
+    let is_secret = |value: &Value| masked(name, value) != *value;
+    Err(match values.len() {
         0 => "must not be an empty list",
         // Of the proxy it is a key of its file; what has no table is given as --flag=ITEM.
         _ if name.contains('.') && !name.starts_with("proxy.") && values.iter().any(has_flag) => {
@@ -316,14 +323,13 @@ fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Er
         2.. if name == "repeats" => "must be one number: it is not varied",
         2.. if name == "preset" => "must be one name: it is not varied",
         // It would be part of folder names.
-        2.. if masked(name, value) != *value => "must be one value: a secret is not varied",
+        2.. if values.iter().any(is_secret) => "must be one value: a secret is not varied",
         _ => return Ok(()),
-    };
-    Err(Error::usage(format!("{name}: {problem}")))
+    })
 }
 
 /// Checks an environment variable of a plan. Secrets are refused, as the files of an experiment show them.
-fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
+fn check_variable(variable: &str, values: &[Value]) -> Result<(), &'static str> {
     const SECRET: &str = "TOKEN KEY APIKEY SECRET PASS PASSWORD PASSWD CREDENTIALS AUTH HEADERS";
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if variable.is_empty() || !variable.chars().all(is_name) {
@@ -337,13 +343,14 @@ fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
         );
     }
     let is_plain = |value: &Value| !(value.is_array() || value.is_table() || value.is_datetime());
-    match alternatives("", value).iter().all(is_plain) {
+    match values.iter().all(is_plain) {
         true => Ok(()),
         false => Err("must be a text, a number, true or false"),
     }
 }
 
-fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> Error {
+/// The error of a key that there is not.
+fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> String {
     // It may contain a line break.
     let shown = name.escape_debug();
     let keys = KEYS.iter().map(|key| key.get_id().as_str());
@@ -353,9 +360,10 @@ fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> Error {
             format!("tables (write [sim] above its keys) are {TABLES}")
         }
         Some(near) => format!("{near} is one"),
+        None if name.starts_with("sim.") => "`queuescope sim --help` names all".to_owned(),
         None => format!("`queuescope {} --help-all` names all", kind.name()),
     };
-    Error::usage(format!("{shown}: no such key; {hint}"))
+    format!("{shown}: no such key; {hint}")
 }
 
 /// Whether the value is the mask that stood for a secret where it was copied from.

@@ -107,7 +107,11 @@ pub async fn run(
         false => runner.run_all().await?,
     };
     runner.write()?;
-    runner.finished.signal = (!is_whole).then(|| stop.signal());
+    if !is_whole {
+        // The generator may have received the signal before us.
+        stop.stopped().await;
+        runner.finished.signal = Some(stop.signal());
+    }
     Ok(runner.finished)
 }
 
@@ -348,21 +352,6 @@ impl Finished {
         };
         self.runs.iter().filter(has_failed)
     }
-}
-
-/// Reads the plan of the experiment that was begun in `dir`.
-///
-/// # Errors
-/// There is none.
-pub fn read_plan(dir: &Path) -> anyhow::Result<String> {
-    let path = dir.join(PLAN);
-    let text = disk::open(&path).and_then(std::io::read_to_string);
-    let has_keys = |text: &String| !text.trim().is_empty();
-    let empty = || std::io::Error::other("is empty");
-    let text = text.and_then(|text| Some(text).filter(has_keys).ok_or_else(empty));
-    let dir = dir.display();
-    let problem = |error| format!("--resume {dir}: holds no experiment ({PLAN}: {error})");
-    text.map_err(|error| Error::usage(problem(error)).into())
 }
 
 /// The file of the plan, with every key and its value.

@@ -54,9 +54,6 @@ const NO_METRICS: &str = "start the server with --enable-metrics";
 /// A value: of which server or GPU, the metric's name, and its value.
 type Reading = (String, &'static str, f64);
 
-/// A sample: its name, its labels as text, and its value.
-type Sample<'a> = (&'a str, &'a str, f64);
-
 /// A gauge: its name, the metric in the series, and whether data-parallel ranks are combined by their mean instead of their sum.
 type Gauge = (&'static str, &'static str, bool);
 
@@ -230,7 +227,7 @@ fn parse_gauges(page: &str) -> Vec<(&'static str, f64)> {
 }
 
 /// Parses lines of `nvidia-smi` such as `0, 37, 1024` (index, percent, mebibytes) into a share and bytes of `gpu-0`. `[N/A]` is skipped.
-fn parse_nvidia_smi(output: &str) -> Vec<(String, &'static str, f64)> {
+fn parse_nvidia_smi(output: &str) -> Vec<Reading> {
     let mut found = Vec::new();
     for line in output.lines() {
         let mut cells = line.split(',').map(str::trim);
@@ -243,8 +240,9 @@ fn parse_nvidia_smi(output: &str) -> Vec<(String, &'static str, f64)> {
     found
 }
 
-/// Parses the samples of a page. Other lines, and values that are not finite, are skipped.
-fn samples<'a>(page: &'a str) -> impl Iterator<Item = Sample<'a>> {
+/// Parses the samples of a page: the name of each, its labels as text, and its value. Other lines, and values that are not finite, are
+/// skipped.
+fn samples<'a>(page: &'a str) -> impl Iterator<Item = (&'a str, &'a str, f64)> {
     let sample = |line: &'a str| {
         let (series, rest) = line
             .rsplit_once('}')

@@ -115,7 +115,11 @@ async fn respond(request: Request<Incoming>, listeners: &Listeners) -> AdminResp
         .await;
     }
     match path.as_str() {
-        "/" => page(),
+        "/" => {
+            let (page, policy) = live::page();
+            let response = answer(StatusCode::OK, "text/html; charset=utf-8", page);
+            with_header(response, CONTENT_SECURITY_POLICY, &policy)
+        }
         "/live.json" => {
             let after = request.uri().query();
             let after = after.and_then(|query| query.strip_prefix("after=")?.parse().ok());
@@ -190,12 +194,6 @@ async fn large(make: impl FnOnce() -> AdminResponse + Send + 'static) -> AdminRe
     let _permit = LARGE_RESPONSE.acquire().await;
     let made = tokio::task::spawn_blocking(make).await;
     made.unwrap_or_else(|error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
-}
-
-fn page() -> AdminResponse {
-    let (page, policy) = live::page();
-    let response = answer(StatusCode::OK, "text/html; charset=utf-8", page);
-    with_header(response, CONTENT_SECURITY_POLICY, &policy)
 }
 
 /// Sets or removes the fault of a worker.

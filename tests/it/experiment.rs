@@ -124,6 +124,15 @@ impl Planned {
         Planned { folder }
     }
 
+    /// The same for `--engine sglang`, whose server this script starts, by `"$QUEUESCOPE"`; `$3` to `$6` say where it listens.
+    fn by_script(script: &str, lines: &str) -> Planned {
+        let plan = Planned::new(&format!(
+            "env.QUEUESCOPE = '{PROGRAM}'\nmodel_path = 'm'\npython = './python'\n{lines}"
+        ));
+        executable(&plan.folder.path().join("python"), script);
+        plan
+    }
+
     fn command(&self, command: &str, flags: &[&str]) -> Command {
         let mut process =
             queuescope(&[&[command, "plan.toml", "--output-dir", "out"], flags].concat());

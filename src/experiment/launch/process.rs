@@ -13,7 +13,7 @@ use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
-use nix::sys::prctl::{set_child_subreaper, set_pdeathsig};
+use nix::sys::prctl::{set_child_subreaper, set_name, set_pdeathsig};
 use nix::sys::signal::{Signal, killpg, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -169,14 +169,22 @@ impl Process {
         for secret in command.secrets() {
             output = output.replace(secret, MASK);
         }
-        let cause = cause(&format!("{happened}\n{output}"));
-        let cause = cause.unwrap_or_else(|| "its log may say why".to_owned());
+        // Of this start alone, as the log may have earlier ones.
+        let earlier = output.rsplit_once(&format!("$ {command}\n"));
+        let output = earlier.map_or(&*output, |(_, output)| output);
         let is_text = |line: &&str| !line.trim().is_empty();
         let lines: Vec<&str> = output.lines().filter(is_text).collect();
-        let tail = match &lines[lines.len().saturating_sub(MAX_LINES)..] {
-            [] => " (empty)".to_owned(),
-            tail => format!(", which ends with\n  {}", tail.join("\n  ")),
+        let (tail, hint) = match &lines[lines.len().saturating_sub(MAX_LINES)..] {
+            [] => (
+                String::new(),
+                "it wrote nothing: is this the right program?",
+            ),
+            tail => (
+                format!(", which ends with\n  {}", tail.join("\n  ")),
+                "its log may say why",
+            ),
         };
+        let cause = cause(&format!("{happened}\n{output}")).unwrap_or_else(|| hint.to_owned());
         anyhow!("{name} {happened}: {cause}\n  command: {command}\n  log: {log}{tail}")
     }
 
@@ -328,6 +336,8 @@ pub const KEEPER: &str = "end-with-parent";
 /// are sent to the group; at the end of standard input, SIGTERM and later SIGKILL. Ends when the group is gone, with the command's
 /// status.
 pub fn keep(command: &[OsString]) -> ExitCode {
+    // So that `killall -9 queuescope` leaves the keepers, which then end their groups.
+    let _ = set_name(c"keeper");
     // So that orphaned grandchildren can be waited for here.
     let _ = set_child_subreaper(true);
     let started = io::stderr().as_fd().try_clone_to_owned().and_then(|log| {

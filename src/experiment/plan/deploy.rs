@@ -247,9 +247,10 @@ fn report_channel(settings: &Settings) -> Option<ReportChannel> {
         EngineName::Sglang => "sglang",
         EngineName::External => return None,
     };
-    let plain = |key: &String| key.replace('-', "_");
-    let names: Vec<String> = settings.values.keys().map(plain).collect();
-    let has = |part: &str| names.iter().any(|key| key.contains(part));
+    let has = |part: &str| {
+        let mut keys = settings.values.keys();
+        keys.any(|key| key.replace('-', "_").contains(part))
+    };
     let traces = settings.values.get(&format!("{own}.enable_trace"));
     let sends_traces = traces.map_or(own == "sim", |traces| traces.as_bool() == Some(true));
     let has_logs = has("engine_logs") || has(&format!("{own}.export_metrics_to_file"));
@@ -367,7 +368,8 @@ pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
             None => settings::key(name).and_then(|key| key.get_help_heading()),
         };
         // A plan that --print-plan wrote contains all defaults.
-        let is_default = settings.values.get(*name) == plan.defaults.get(name.as_str());
+        let default = plan.defaults.get(name.as_str());
+        let is_default = settings.values.get(*name) == default.map(|values| &values[0]);
         !is_default && group.is_some_and(|group| idle.contains(&group))
     };
     let engine = traffic::value_name(settings.keys.engine);

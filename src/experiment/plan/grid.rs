@@ -2,6 +2,7 @@
 //! labels and folders of runs.
 
 use serde_json::{Map, json};
+use toml::map::Map as TomlMap;
 use toml::{Table, Value};
 
 use super::is_table;
@@ -11,8 +12,11 @@ use crate::report::files::plain;
 /// A key with its value. The key of a table begins with the table's name: `sim.decode_step_ms`.
 pub type Entry = (String, Value);
 
-/// A varied key with its values, in order.
+/// A key with the values that it takes in turn.
 pub type Sweep = (String, Vec<Value>);
+
+/// Keys in order, each with at least one value.
+pub type Sweeps = TomlMap<String, Vec<Value>>;
 
 /// More runs are taken for a mistake.
 const MAX_RUNS: usize = 2_000;

@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
-use toml::{Table, Value};
+use toml::Value;
 
-use super::grid::{self, Entry};
+use super::grid::{self, Entry, Sweeps};
 use super::keys::{ExperimentKind, Keys};
 use crate::error::Error;
 use crate::report::load::Goal;
@@ -98,8 +98,8 @@ fn default_of(kind: ExperimentKind, key: &Arg) -> Option<Value> {
 }
 
 /// The keys that have a default which plans of this kind show.
-pub fn defaults(kind: ExperimentKind) -> Table {
-    let named = |key: &Arg| Some((key.get_id().to_string(), default_of(kind, key)?));
+pub fn defaults(kind: ExperimentKind) -> Sweeps {
+    let named = |key: &Arg| Some((key.get_id().to_string(), vec![default_of(kind, key)?]));
     KEYS.iter().filter_map(named).collect()
 }
 

@@ -129,24 +129,6 @@ fn a_plan_shows_no_rate_where_something_else_says_when_requests_are_sent() {
 }
 
 #[test]
-fn a_ca_is_used_for_https_only() {
-    let made = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap();
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), made.cert.pem()).unwrap();
-    let pem = file.path().display().to_string();
-    let text =
-        format!("engine = 'external'\nservers = ['https://h:1']\nca = '{pem}'\nfront = true");
-    let made = plan(Node, &text).unwrap();
-    let settings = &made.runs[0].settings;
-    let found = spec(settings);
-    assert_eq!(found.access.tls.ca.as_deref(), Some(file.path()));
-    assert_eq!(found.proxy["upstream_ca"].as_str(), Some(pem.as_str()));
-    let args = |url: &str| deploy::traffic(settings, &found, url).unwrap();
-    assert!(args("https://h:1").tls.ca.is_some());
-    assert!(args("http://127.0.0.1:1").tls.ca.is_none());
-}
-
-#[test]
 fn the_examples_sweeps_are_dropped_where_given_keys_exclude_them() {
     let search = "find_max_rate = true\ngoodput = ['ttft:500']";
     let narrow_search = format!("{search}\nmax_running_requests = 8");

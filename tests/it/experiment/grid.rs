@@ -12,9 +12,9 @@ use queuescope::request::ColumnId;
 use queuescope::stats::Summary;
 use queuescope::traffic;
 
-use super::{Planned, executable, words};
+use super::{Planned, words};
 use crate::support::generator::flags;
-use crate::support::process::{Done, PROGRAM, queuescope, run};
+use crate::support::process::{Done, queuescope, run};
 use crate::support::router::free_port;
 use crate::support::{assert_says, read_rows, table};
 
@@ -282,13 +282,11 @@ fn the_highest_rate_is_near_what_the_server_can_do() {
 
 #[test]
 fn a_trial_that_fails_ends_the_search_and_those_before_it_are_told() {
-    let plan = Planned::new(&format!(
-        "env.QUEUESCOPE = '{PROGRAM}'\nmax_running_requests = 8\nfind_max_rate = true\ngoodput = ['e2el:4000']\ngoodput_share = 0.5\nrequest_rate = 20\n\
-         probe_s = 1\nmodel_path = 'm'\npython = './python'"
-    ));
     // Begins once, and fails from then on.
     let script = "mkdir began || exit 9\nexec \"$QUEUESCOPE\" sim $3 $4 $5 $6 --decode-step-ms 4";
-    executable(&plan.folder.path().join("python"), script);
+    let lines = "max_running_requests = 8\nfind_max_rate = true\ngoodput = ['e2el:4000']\ngoodput_share = 0.5\n\
+        request_rate = 20\nprobe_s = 1";
+    let plan = Planned::by_script(script, lines);
     let done = plan.run("node", &["--engine", "sglang"]);
     done.assert_status(&[1]);
     let found = plan.experiment().max_rate.unwrap();

@@ -13,9 +13,9 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use queuescope::report::files::RunState;
 
-use super::{Planned, end, executable, until};
+use super::{Planned, end, until};
 use crate::support::generator::flags;
-use crate::support::process::{PROGRAM, limited, lines_of, queuescope, run, signal};
+use crate::support::process::{limited, lines_of, queuescope, run, signal};
 use crate::support::wire::PATIENCE;
 use crate::support::{assert_says, files};
 
@@ -279,9 +279,11 @@ fn ctrl_c_ends_all_of_it_in_order_and_no_other_plan_goes_on_with_it() {
     assert!(!plan.path("aside").exists());
     // What is wrong with it is said with its name.
     let whole = std::fs::read_to_string(plan.path("experiment.toml")).unwrap();
+    let (cut, _) = whole.split_once("repeats = ").unwrap();
     for (text, said) in [
         (whole.clone() + "x = [", "experiment.toml: line "),
-        (String::new(), "experiment.toml: is empty"),
+        (String::new(), "experiment.toml: engine, "),
+        (cut.to_owned(), "experiment.toml: repeats, failure_kind, "),
     ] {
         std::fs::write(plan.path("experiment.toml"), text).unwrap();
         plan.resume("node", &[]).assert_refused(said);
@@ -294,13 +296,10 @@ fn ctrl_c_ends_all_of_it_in_order_and_no_other_plan_goes_on_with_it() {
 
 #[test]
 fn ctrl_c_stops_nothing_when_the_last_run_is_done() {
-    let plan = Planned::new(&format!(
-        "env.QUEUESCOPE = '{PROGRAM}'\nmodel_path = 'm'\npython = './python'\n{ONE}"
-    ));
     // Says that it is to end, and waits until it may.
     let script = "trap 'echo ending; until [ -e go ]; do sleep 0.1; done' TERM\n\
         \"$QUEUESCOPE\" sim $3 $4 $5 $6 --decode-step-ms 4 &\nwait";
-    executable(&plan.folder.path().join("python"), script);
+    let plan = Planned::by_script(script, ONE);
     let mut process = plan.begin("node", &["--engine", "sglang"]);
     let log = plan.path("runs/01-run/logs/server-1.log");
     let is_ending = |log: String| log.contains("\nending\n");
@@ -317,15 +316,12 @@ fn ctrl_c_stops_nothing_when_the_last_run_is_done() {
 
 #[test]
 fn a_run_that_failed_before_ctrl_c_is_no_stopped_one() {
-    let plan = Planned::new(&format!(
-        "env.QUEUESCOPE = '{PROGRAM}'\nmodel_path = 'm'\npython = './python'\nnum_gpus = 2\nrequest_rate = 1\nnum_prompts = 500"
-    ));
     // One server fails; the other says that it is to end, and waits until it may.
     let script = "\"$QUEUESCOPE\" sim $3 $4 $5 $6 --decode-step-ms 4 &\n\
         mkdir slow || { until [ -e fail ]; do sleep 0.1; done; exit 3; }\n\
         trap 'echo ending; until [ -e go ]; do sleep 0.1; done' TERM\nwait";
+    let plan = Planned::by_script(script, "num_gpus = 2\nrequest_rate = 1\nnum_prompts = 500");
     let folder = plan.folder.path();
-    executable(&folder.join("python"), script);
     let process = plan.begin("routing", &["--engine", "sglang"]);
     plan.until_loaded("01-run");
     std::fs::write(folder.join("fail"), "").unwrap();

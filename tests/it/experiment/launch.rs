@@ -113,6 +113,8 @@ fn a_keeper_ends_as_what_it_keeps_when_nothing_of_its_group_is_left() {
 #[test]
 fn what_is_kept_ends_with_a_keeper_that_is_killed() {
     let (mut keeper, process) = kept("echo $$; exec sleep 1000");
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", keeper.id()));
+    assert_eq!(name.unwrap(), "keeper\n", "`killall queuescope` hits it");
     keeper.kill().unwrap();
     keeper.wait().unwrap();
     let status = process.join("status");
@@ -153,6 +155,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
     let clock = Clock::system();
     let no_flag = serving(started(PROGRAM, "sim --no-such"));
     let no_program = serving(started("/no/such/python", "-m sglang.launch_server"));
+    let silent = serving(started("true", ""));
     for (wanted, pieces) in [
         (on_taken_port, &*taken_port),
         (
@@ -163,6 +166,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
             no_program,
             "the program is not there|/no/such/python -m sglang.launch_server",
         ),
+        (silent, "ended (exit status: 0): it wrote nothing"),
         (too_soon, "server-1|is not ready|Connection refused"),
     ] {
         let begun = clock.now();
