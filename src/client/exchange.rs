@@ -188,7 +188,7 @@ async fn write(
     chunks: Option<&Socket>,
     part: Part,
 ) -> pingora::Result<Vec<u8>> {
-    let (mut piece, is_end) = match part {
+    let (piece, is_end) = match part {
         Part::Head(head, is_end) => {
             // In HTTP/2 the end stands on the head: a length in a 304 is no error then.
             let head = vec![HttpTask::Header(head, is_end)];
@@ -205,7 +205,8 @@ async fn write(
             }
             (ServerSession::H1(session), None) => drop(session.write_body(&piece).await?),
             (session, None) => {
-                let piece = Bytes::from(std::mem::take(&mut piece));
+                // Exactly its bytes, as they may wait long for the client.
+                let piece = Bytes::copy_from_slice(&piece);
                 session.write_response_body(piece, is_end).await?;
             }
         }

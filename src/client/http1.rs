@@ -27,7 +27,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The most bytes of one read.
 const READ_BYTES: usize = 4096;
 
-/// Reads the next head into `buffer`, where some of it may be, as long as the proxy keeps idle connections open. Returns HTTP/2 after
+/// Reads the next head into `buffer`, where some of it may be. Returns HTTP/2 after
 /// its preface, else HTTP/1.1, also for a head of HTTP/1.0.
 ///
 /// # Errors

@@ -10,6 +10,7 @@ use http::Version;
 use pingora::listeners::tls::Acceptor;
 use pingora::protocols::{ALPN, Ssl, Stream};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::client::exchange::Exchange;
@@ -90,12 +91,12 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     }
     // Not at hops: a router tries HTTP/2 to find out whether the server speaks gRPC, and falls back to HTTP/1.1.
     let mut may_be_http2 = is_clear && service.role == Role::Front;
-    let mut buffer = BytesMut::new();
+    let (mut buffer, mut phase) = (BytesMut::new(), service.phase.clone());
     loop {
         // A reload may have changed them.
         let limits = service.shared.limits(&service.role);
         let next = http1::next_head(&mut stream, &mut buffer, may_be_http2, &limits);
-        match unless_closing(service, next).await.unwrap_or(Err(None)) {
+        match unless_closing(&mut phase, next).await.unwrap_or(Err(None)) {
             Ok(Version::HTTP_2) => {
                 let stream = Box::new(socket.with_prefix(buffer.freeze()));
                 return Box::pin(streams(service, stream, peer, &limits)).await;
@@ -137,7 +138,7 @@ async fn handshake(
     let acceptor = Acceptor::from_server_config(tls.load_full());
     let handshake = acceptor.tls_handshake(socket.clone());
     let handshake = tokio::time::timeout(limits.client_head_timeout_s.get(), handshake);
-    match unless_closing(service, handshake).await? {
+    match unless_closing(&mut service.phase.clone(), handshake).await? {
         Ok(Ok(stream)) => {
             let is_http2 = stream.selected_alpn_proto() == Some(ALPN::H2);
             return Some((Box::new(stream), is_http2));
@@ -150,8 +151,10 @@ async fn handshake(
 }
 
 /// Waits for something of a client that has no request; `None` once the proxy closes such connections.
-async fn unless_closing<T>(service: &Service, awaited: impl Future<Output = T>) -> Option<T> {
-    let mut phase = service.phase.clone();
+async fn unless_closing<T>(
+    phase: &mut watch::Receiver<Phase>,
+    awaited: impl Future<Output = T>,
+) -> Option<T> {
     tokio::select! {
         biased;
         _ = phase.wait_for(|phase| *phase >= Phase::Closing) => None,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use pingora::http::ResponseHeader;
 
+use crate::client::listener::Phase;
 use crate::clock::Stamp;
 use crate::request::headers::labels;
 use crate::request::{
@@ -26,7 +27,7 @@ pub struct Context {
     shared: Arc<Shared>,
     role: Role,
     arrival: Stamp,
-    /// What the header of our stamps says of it so far: the ends of its body, its last sending with our span, the upstreams before the
+    /// What the header of our stamps says of it so far: the ends of its body, our span, the last sending, the upstreams before the
     /// current one that could not be connected to; of the response, the server that its head named and the stamps that a hop wrote.
     so_far: Stamps,
     /// The attempt to connect to the current upstream, if it failed.
@@ -368,12 +369,20 @@ impl Context {
         let is_known = is_server && !self.upstream.is_empty();
         named.or_else(|| is_known.then(|| self.upstream.clone()))
     }
+
+    /// The end of a request that is cut off.
+    fn cut_off(&self) -> End {
+        let reason = match *self.shared.phase.borrow() {
+            Phase::Aborting => "the process shut down",
+            _ => "the request's task ended early",
+        };
+        End::Failed(Outcome::ProxyError, reason.to_owned())
+    }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        let reason = "the request's task ended early".to_owned();
-        self.end(End::Failed(Outcome::ProxyError, reason));
+        self.end(self.cut_off());
     }
 }
 

@@ -37,7 +37,7 @@ pub type SharedRequest = Arc<Mutex<Request>>;
 #[derive(Debug, Default)]
 struct Table {
     by_id: HashMap<String, OpenRequests>,
-    /// Requests by the spans that they were sent upstream with, for a while after their end too.
+    /// Requests by the spans that they are sent upstream with, for a while after their end too.
     by_span: Forgetful<u64, SharedRequest>,
     /// Rows that wait, by when they ended.
     waiting: VecDeque<WaitingRows>,
@@ -147,8 +147,8 @@ impl Joins {
         }
     }
 
-    /// Closes a request of the front, and returns its attempts.
-    pub fn close(&self, request: &SharedRequest, now: Stamp) -> RequestAttempts {
+    /// Closes a request of the front, and returns its attempts. One that was never sent has none that could arrive later.
+    pub fn close(&self, request: &SharedRequest, was_sent: bool, now: Stamp) -> RequestAttempts {
         let mut table = self.table.lock();
         let request = &mut *request.lock();
         if let Some(same) = table.by_id.get_mut(&request.id) {
@@ -158,7 +158,10 @@ impl Joins {
             }
         }
         if let Some(span) = request.span {
-            table.by_span.forget_later(span.number(), now);
+            match was_sent {
+                true => table.by_span.forget_later(span.number(), now),
+                false => drop(table.by_span.entries.remove(&span.number())),
+            }
         }
         let attempts = request.attempts(None);
         request.attempts.clear();

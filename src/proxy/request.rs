@@ -9,7 +9,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::Stream;
 use pingora::protocols::http::ReusableHttpStream;
 use pingora::protocols::http::v1::client::HttpSession;
-use pingora::time::timeout;
+use pingora::time::tokio_timeout as timeout;
 use pingora::upstreams::peer::Peer;
 use tokio::sync::SemaphorePermit;
 
@@ -59,6 +59,9 @@ struct Request<'a> {
     /// When the upstream last sent or took something.
     last_activity: Stamp,
 }
+
+/// The most upstreams that a request is tried at.
+const MAX_TRIES: usize = 64;
 
 /// Serves a request to its end. Returns its connection where another request may follow.
 pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<ReusableHttpStream> {
@@ -198,7 +201,9 @@ impl<'a> Request<'a> {
         let _slot = self.wait_for_slot(&upstreams, client).await?;
         let mut last_failure = Failure::Internal("no upstream is left".to_owned());
         let mut tried = Vec::new();
-        while let Some(mut chosen) = upstreams.choose(&tried, &prompt) {
+        while tried.len() < MAX_TRIES
+            && let Some(mut chosen) = upstreams.choose(&tried, &prompt)
+        {
             if let Some(by) = chosen.by {
                 self.shared.metrics.chosen.with(&[by.name()]).inc();
             }

@@ -80,7 +80,7 @@ pub struct Service {
     pub role: Role,
     /// Where the proxy is in its life.
     pub phase: watch::Receiver<Phase>,
-    /// Has one receiver for each open connection.
+    /// Has one receiver for each open connection, and for each stream of HTTP/2.
     pub open: Arc<watch::Sender<()>>,
     /// Once cancelled, the listener accepts no more, and its connections close after their next response.
     pub stopped: CancellationToken,

@@ -308,8 +308,8 @@ impl Proxy {
     ) {
         let limit = limit.max(Duration::from_millis(1));
         if tokio::time::timeout(limit, rest).await.is_err() {
-            let left = count(self.listeners.connections.receiver_count(), "connection");
-            log::warn!("still open after {key}: {left}");
+            let left = self.listeners.connections.receiver_count();
+            log::warn!("still open after {key}: connections and streams of HTTP/2: {left}");
         }
     }
 

@@ -35,7 +35,7 @@ use crate::upstream::{Address, Policy, Rules, Trust, Upstreams, system_resolver}
 /// The listeners for requests: the front first, then the hops.
 pub(super) struct Listeners {
     pub(super) shared: Arc<Shared>,
-    /// Has one receiver per connection.
+    /// Has one receiver for each open connection, and for each stream of HTTP/2.
     pub(super) connections: Arc<watch::Sender<()>>,
     pub(super) running: Mutex<Vec<Arc<RunningListener>>>,
     /// When an upstream was last tried, and whether one could be connected to.

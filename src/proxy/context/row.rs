@@ -6,8 +6,8 @@ use crate::proxy::failure;
 use crate::proxy::join::RequestAttempts;
 use crate::proxy::shared::Role;
 use crate::request::{
-    BodyTiming, ClockOf, End, Moment, Observer, Outcome, Row, ServerRole, Stamps,
-    append_lost_server, name_engine_clock, relate_engine, relate_process,
+    BodyTiming, ClockOf, End, Moment, Observer, Row, ServerRole, Stamps, append_lost_server,
+    name_engine_clock, relate_engine, relate_process,
 };
 
 use super::{Context, outcome_of};
@@ -19,9 +19,9 @@ impl Context {
         if observer.is_none() && attempt.is_none() {
             return;
         }
-        if end != End::Complete && *self.shared.phase.borrow() == Phase::Aborting {
-            // To a stream of HTTP/2 it looks as if its client were gone.
-            end = End::Failed(Outcome::ProxyError, "the process shut down".to_owned());
+        if end == End::ClientGone && *self.shared.phase.borrow() == Phase::Aborting {
+            // To a stream of HTTP/2 that is cut off it looks as if its client were gone.
+            end = self.cut_off();
         }
         let now = self.shared.clock.now();
         self.timing.upstream_ended(now);
@@ -29,7 +29,8 @@ impl Context {
         let (request, joins) = (self.request.take(), &self.shared.joins);
         let rows = match attempt {
             None => {
-                let attempts = request.map(|request| joins.close(&request, now));
+                let attempts = request
+                    .map(|request| joins.close(&request, self.so_far.forwarded.is_some(), now));
                 let leg = attempts.as_ref().and_then(|all| all.prefill_leg.clone());
                 let rows = observer.map(|observer| self.rows(observer, attempts, &end, now));
                 match leg {

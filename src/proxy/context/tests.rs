@@ -72,11 +72,14 @@ not what the client delays | 2 send, 10 pending, 60 over, 100 read, 104 pending,
 #[test]
 fn every_request_ends_once_whatever_ends_it() {
     use Phase::{Aborting, Closing};
+    let rejected = End::Failed(Outcome::Rejected, String::new());
     for (phase, end, outcome) in [
         (Closing, None, "proxy_error"),
         (Closing, Some(End::Complete), "upstream_died"),
         (Closing, Some(End::ClientGone), "client_abort"),
+        (Aborting, None, "proxy_error"),
         (Aborting, Some(End::ClientGone), "proxy_error"),
+        (Aborting, Some(rejected), "rejected"),
         (Aborting, Some(End::Complete), "upstream_died"),
     ] {
         let (mut context, _) = context();
@@ -175,7 +178,7 @@ fn rows([first, second]: [&[u8]; 2], is_split: bool, is_whole: bool) -> Vec<Row>
     front.response_body(b"data: [DONE]\n\n", true, now());
 
     let request = front.request.take().unwrap();
-    let attempts = shared.joins.close(&request, shared.clock.now());
+    let attempts = shared.joins.close(&request, true, shared.clock.now());
     let observer = front.observer.take().unwrap();
     let now = shared.clock.now();
     Row::ended(front.rows(observer, Some(attempts), &End::Complete, now))

@@ -62,7 +62,7 @@ impl RequestAttempts {
 #[derive(Debug, Default)]
 pub struct Request {
     pub(super) id: String,
-    /// The span that it was sent upstream with.
+    /// The span that it is sent upstream with.
     pub(super) span: Option<SpanId>,
     pub(super) attempts: Vec<SharedAttempt>,
     /// The span of the attempt that answered, if the response named it.

@@ -100,11 +100,15 @@ fn an_attempt_after_the_end_is_counted_and_in_no_row() {
     let tables = tables(true);
     let request = tables.open("id", 100);
     tables.arrive(1, Some(100), Some("id"));
-    tables.joins.close(&request, at(3));
+    tables.joins.close(&request, true, at(3));
     tables.joins.sweep(at(50));
     assert!(!tables.arrive(4, Some(100), Some("id")).needs_row());
     assert_eq!(tables.counted("late"), 1);
     tables.joins.sweep(at(3).plus_nanos(MEMORY + 1));
+    assert_eq!(tables.sizes(), [0; 3]);
+    // One that was never sent is not remembered.
+    let refused = tables.open("id", 101);
+    tables.joins.close(&refused, false, at(200));
     assert_eq!(tables.sizes(), [0; 3]);
 }
 
@@ -123,7 +127,7 @@ fn the_attempt_that_answered_stands_for_the_request() {
         if let Some(by) = answered_by {
             request.lock().answered_by = Some(span(by));
         }
-        let closed = tables.joins.close(&request, at(3));
+        let closed = tables.joins.close(&request, true, at(3));
         assert_eq!(closed.last.map(|last| last.span), last.map(span));
         let count = failed as u32 + 1;
         assert_eq!((closed.others.len(), closed.count), (failed, count));
@@ -140,13 +144,13 @@ fn requests_that_share_an_id_are_never_joined_by_it() {
     tables.arrive(12, Some(100), Some("same"));
     // A response that names an attempt of neither changes nothing.
     one.lock().answered_by = Some(span(1));
-    let closed = tables.joins.close(&one, at(4));
+    let closed = tables.joins.close(&one, true, at(4));
     assert_eq!((closed.last, closed.others[0].span), (None, span(12)));
     // An attempt may still be a retry of the one that has ended.
     let alone = tables.arrive(3, None, Some("same"));
     assert!(alone.needs_row());
     assert_eq!(tables.counted("ambiguous"), 2);
-    let closed = tables.joins.close(&two, at(4));
+    let closed = tables.joins.close(&two, true, at(4));
     assert_eq!(closed.last.unwrap().span, span(11));
     let now = tables.end(&alone, Some(Vec::new()), at(4));
     assert!(now.is_none());
@@ -163,7 +167,7 @@ fn a_client_may_give_all_its_requests_one_id() {
         let request = tables.open("same", 1_000_000 + number);
         let attempt = tables.arrive(number, None, Some("same"));
         assert!(!attempt.needs_row(), "one at a time");
-        tables.joins.close(&request, at(1));
+        tables.joins.close(&request, true, at(1));
     }
     let [spans, ids, _] = tables.sizes();
     assert_eq!((spans, ids), (CAPACITY, 0));
@@ -288,7 +292,7 @@ fn the_id_in_a_response_joins_both_legs() {
         if !has_ended {
             end();
         }
-        let closed = joins.close(&request, at(3));
+        let closed = joins.close(&request, true, at(3));
         let (last, leg) = (closed.last.unwrap(), closed.prefill_leg.unwrap());
         let leg = leg.lock().span;
         assert_eq!((last.span, leg, closed.count), (span(2), span(1), 1));
@@ -311,7 +315,7 @@ fn one_id_joins_two_legs_of_unknown_roles() {
         tables.joins.add_response_id(&leg.data, "shared", at(1));
     }
     tables.joins.response_read(&request, "shared");
-    let closed = tables.joins.close(&request, at(3));
+    let closed = tables.joins.close(&request, true, at(3));
     assert_eq!((closed.count, closed.body_timing.first), (1, None));
     assert_eq!(tables.counted("reply"), 2);
 }
@@ -327,7 +331,7 @@ fn what_was_joined_is_no_reason_to_forget_the_next_one_early() {
         joins.add_response_id(&attempt.data, "again", at(seconds));
         joins.sweep(at(seconds + 20));
         joins.response_read(&request, "again");
-        assert!(joins.close(&request, at(seconds)).last.is_some());
+        assert!(joins.close(&request, true, at(seconds)).last.is_some());
     }
 }
 
@@ -348,7 +352,7 @@ fn an_id_that_a_client_chose_joins_only_what_it_is_unique_for() {
         let _legs = pair(first);
         let _others = (!is_alone).then(|| pair(first + 2));
         joins.response_read(&request, "mine");
-        let closed = joins.close(&request, at(3));
+        let closed = joins.close(&request, true, at(3));
         let joined = closed.last.map(|last| last.span);
         assert_eq!(joined, is_alone.then_some(span(first + 1)));
         assert_eq!(closed.prefill_leg.is_some(), is_alone);
@@ -362,7 +366,7 @@ fn an_id_that_a_client_chose_joins_only_what_it_is_unique_for() {
             joins.add_response_id(&one.data, "mine", at(1));
         }
         joins.response_read(&request, "mine");
-        let closed = joins.close(&request, at(3));
+        let closed = joins.close(&request, true, at(3));
         assert_eq!(closed.last.is_some(), count == 1);
         // Each further piece of a response that is no stream names its id again: what is joined is not joined once more.
         let later = tables.open("id", 300 + count);
@@ -370,7 +374,7 @@ fn an_id_that_a_client_chose_joins_only_what_it_is_unique_for() {
             joins.add_response_id(&one.data, "mine", at(1));
         }
         joins.response_read(&later, "mine");
-        assert!(joins.close(&later, at(3)).last.is_none());
+        assert!(joins.close(&later, true, at(3)).last.is_none());
     }
 }
 

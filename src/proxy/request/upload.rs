@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::EXPECT;
 use pingora::protocols::http::v1::client::HttpSession;
-use pingora::time::timeout;
+use pingora::time::tokio_timeout as timeout;
 use pingora::{Error, ErrorType};
 
 use crate::client::exchange::Exchange;
