@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 use std::panic::resume_unwind;
+use std::sync::LazyLock;
+use std::thread::{ScopedJoinHandle, available_parallelism};
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::cell::Value;
@@ -17,6 +19,9 @@ pub mod window;
 
 use store::Store;
 
+/// The fewest of many that are worth a thread.
+const MIN_PART: usize = 1000;
+
 /// Rows of requests, by column. An empty column takes no memory.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
@@ -29,10 +34,16 @@ pub struct Table {
     pub unreliable_clocks: HashMap<usize, Vec<ClockOf>>,
 }
 
-/// Texts that stages are computed from; to read the others would take memory for each row.
-const STAGE_TEXTS: [ColumnId; 9] = [
+/// What stages are computed from, besides moments, other durations and flags; to read all columns would take time for each row.
+const OF_STAGES: [ColumnId; 15] = [
     ColumnId::endpoint,
     ColumnId::outcome,
+    ColumnId::attempts,
+    ColumnId::num_retractions,
+    ColumnId::total_latency,
+    ColumnId::queue_time_in_router,
+    ColumnId::prefill_queue_time,
+    ColumnId::prefill_time,
     ColumnId::clock_state,
     ColumnId::timing_source,
     ColumnId::seen_by,
@@ -41,6 +52,15 @@ const STAGE_TEXTS: [ColumnId; 9] = [
     ColumnId::ended_in,
     ColumnId::unseen,
 ];
+
+/// All columns that stages are computed from.
+static STAGE_COLUMNS: LazyLock<Vec<&Column>> = LazyLock::new(|| {
+    let is_used = |of: &&Column| match of.unit {
+        Unit::Time | Unit::Seconds | Unit::Bool => true,
+        Unit::Text | Unit::Count | Unit::Latency => OF_STAGES.contains(&of.id),
+    };
+    COLUMNS.iter().filter(is_used).collect()
+});
 
 impl Table {
     /// Adds a row of these cells; the others are empty.
@@ -156,8 +176,7 @@ impl Table {
     /// Returns a row with the columns that stages are computed from, as if it were its request's only one. Its timestamps count
     /// from the run's start, as the table's do.
     pub fn row(&self, at: usize) -> Row {
-        let is_used = |of: &Column| of.unit != Unit::Text || STAGE_TEXTS.contains(&of.id);
-        let mut rows = [self.read_row(at, is_used)];
+        let mut rows = [self.read_row(at, STAGE_COLUMNS.iter().copied())];
         Row::finish_reading(&mut rows);
         let [mut row] = rows;
         row.index = u32::from(!self.is_first(at));
@@ -169,14 +188,14 @@ impl Table {
     /// Returns the whole rows of a request, given its first row.
     pub fn request(&self, first: usize) -> Vec<Row> {
         let rows = self.rows_of(first);
-        let mut rows: Vec<Row> = rows.map(|at| self.read_row(at, |_| true)).collect();
+        let mut rows: Vec<Row> = rows.map(|at| self.read_row(at, &COLUMNS)).collect();
         Row::finish_reading(&mut rows);
         rows
     }
 
-    fn read_row(&self, at: usize, is_read: impl Fn(&Column) -> bool) -> Row {
+    fn read_row<'c>(&self, at: usize, columns: impl IntoIterator<Item = &'c Column>) -> Row {
         let mut row = Row::default();
-        for column in COLUMNS.iter().filter(|column| is_read(column)) {
+        for column in columns {
             let value = self.value(column.id, at);
             if value != Value::Empty {
                 (column.put)(&mut row, value);
@@ -256,19 +275,21 @@ impl Table {
     }
 }
 
-/// What `of` makes of each part, in a thread of its own.
-pub fn in_parallel<P: Send, R: Send>(
-    parts: impl IntoIterator<Item = P>,
-    of: impl Fn(P) -> R + Sync,
-) -> Vec<R> {
+/// What `of` makes of each part of all, which each processor has one of.
+pub fn in_parallel<T: Sync, R: Send>(all: &[T], of: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
+    let threads = available_parallelism().map_or(1, usize::from);
+    let parts = all.chunks(all.len().div_ceil(threads).max(MIN_PART));
     let of = &of;
     std::thread::scope(|scope| {
-        let spawn = |part| scope.spawn(move || of(part));
-        let threads: Vec<_> = parts.into_iter().map(spawn).collect();
-        let results = threads.into_iter().map(|thread| thread.join());
-        let results = results.map(|of| of.unwrap_or_else(|panic| resume_unwind(panic)));
-        results.collect()
+        let threads: Vec<_> = parts.map(|part| scope.spawn(move || of(part))).collect();
+        threads.into_iter().map(joined).collect()
     })
+}
+
+/// The result of a thread, which panics as the thread did.
+pub fn joined<R>(thread: ScopedJoinHandle<'_, R>) -> R {
+    let result = thread.join();
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 #[cfg(test)]

@@ -121,12 +121,14 @@ impl Wait {
     /// Returns when a request may have been at a server that did not report when it waited and ran, on the row's clock: from its
     /// sending to its end. `None` if one of its waits has a stay, or it did not reach a server.
     pub fn untimed<'a>(waits: &[Wait], cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Interval> {
-        let is_timed = waits.iter().any(|wait| wait.stay.is_some());
+        if waits.iter().any(|wait| wait.stay.is_some()) {
+            return None;
+        }
         let ended_in = cell(ColumnId::ended_in);
         let stages = STAGES.iter();
         let mut before = stages.take_while(|stage| stage.period.to <= Moment::ServerCreated);
         let is_before = before.any(|stage| stage.name == ended_in.text());
-        if is_timed || is_before || ["connecting", "proxy"].contains(&ended_in.text()) {
+        if is_before || ["connecting", "proxy"].contains(&ended_in.text()) {
             return None;
         }
         let first =

@@ -1,6 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::request::{Breakdown, Unseens};
 
 impl Table {
     /// Adds a row of cells such as `host=a:1`, with a comma and a space between them; those without a value are left out.
@@ -69,6 +70,69 @@ fn times_that_are_too_far_apart_are_not_related() {
     ]);
     let nanos = |row| table.between(ColumnId::arrival_time, ColumnId::finish_time, row);
     assert_eq!([0, 1].map(nanos), [None, Some(2 * NANOS)]);
+}
+
+/// A number is what was put, in whatever column of others, also where it is put later; and so is a text.
+#[test]
+fn cells_are_what_was_put() {
+    let edges = (0..63).flat_map(|bits| [-1, 0, 1].map(|more| (1_i64 << bits) + more));
+    let numbers: Vec<i64> = edges
+        .flat_map(|edge| [edge, -edge])
+        .chain([i64::MAX])
+        .collect();
+    let cells = |row: usize| {
+        let (number, text) = (
+            Value::Nanos(numbers[row]),
+            Value::Text(row.to_string().into()),
+        );
+        [(ColumnId::elapsed, number), (ColumnId::error, text)]
+    };
+    let mut table = Table::default();
+    for row in 0..numbers.len() {
+        let mut more = Table::default();
+        more.push_cells([]);
+        more.push_cells(cells(row));
+        table.append(more);
+        assert_eq!(table.integer(ColumnId::elapsed, 2 * row), None);
+        assert_eq!(
+            table.integer(ColumnId::elapsed, 2 * row + 1),
+            Some(numbers[row])
+        );
+    }
+    for row in (0..numbers.len()).rev() {
+        for (column, cell) in cells(row) {
+            assert_eq!(table.value(column, 2 * row + 1), cell);
+            table.columns[column as usize].put(&Value::Empty, 2 * row + 1);
+            table.columns[column as usize].put(&cell, 2 * row);
+        }
+    }
+    for row in 0..numbers.len() {
+        for (column, cell) in cells(row) {
+            assert_eq!(table.value(column, 2 * row), cell);
+            assert_eq!(table.value(column, 2 * row + 1), Value::Empty);
+        }
+    }
+    assert_eq!(
+        table.value(ColumnId::elapsed, 2 * numbers.len()),
+        Value::Empty
+    );
+}
+
+/// Of a row's columns all that its stages need are read for them.
+#[test]
+fn stages_are_those_of_the_whole_row() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    for name in ["rows.csv", "golden/report/h200.csv"] {
+        let table = Table::read(&data.join(name));
+        for first in table.first_rows() {
+            let of = |row: &Row| (row.last_seen(), Unseens::of(row), Breakdown::of(row));
+            assert_eq!(
+                of(&table.row(first)),
+                of(&table.request(first)[0]),
+                "{name} {first}"
+            );
+        }
+    }
 }
 
 /// Files in a folder of their own.
