@@ -70,7 +70,7 @@ pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
 }
 
 /// The first `max` of all by an order, in that order.
-pub fn first_of<T>(mut all: Vec<T>, max: usize, order: impl Fn(&T, &T) -> Ordering) -> Vec<T> {
+pub fn first_by<T>(mut all: Vec<T>, max: usize, order: impl Fn(&T, &T) -> Ordering) -> Vec<T> {
     if max < all.len() {
         all.select_nth_unstable_by(max, &order);
         all.truncate(max);

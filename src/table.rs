@@ -2,7 +2,9 @@
 //! run's start, whatever they count from in the file.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::panic::resume_unwind;
+use std::slice;
 use std::sync::LazyLock;
 use std::thread::{ScopedJoinHandle, available_parallelism};
 
@@ -62,16 +64,44 @@ static STAGE_COLUMNS: LazyLock<Vec<&Column>> = LazyLock::new(|| {
     COLUMNS.iter().filter(is_used).collect()
 });
 
+/// A row that is added to a table.
+pub struct NewRow<'t> {
+    columns: &'t mut [Store],
+    at: usize,
+}
+
+impl NewRow<'_> {
+    /// Sets a cell.
+    pub fn put(&mut self, column: ColumnId, cell: &Value<'_>) {
+        self.columns[column as usize].put(cell, self.at);
+    }
+}
+
 impl Table {
-    /// Adds a row of these cells; the others are empty.
-    pub fn push_cells<'a>(&mut self, cells: impl IntoIterator<Item = (ColumnId, Value<'a>)>) {
+    /// Adds a row of the cells that `fill` puts into it; the others are empty.
+    ///
+    /// # Errors
+    /// That of `fill`; then there is no such row.
+    pub fn try_push<E>(&mut self, fill: impl FnOnce(NewRow<'_>) -> Result<(), E>) -> Result<(), E> {
         self.begin();
-        for (column, cell) in cells {
-            self.columns[column as usize].put(&cell, self.len);
+        let (columns, at) = (&mut self.columns, self.len);
+        let filled = fill(NewRow { columns, at });
+        if filled.is_err() {
+            self.columns.iter_mut().for_each(|store| store.truncate(at));
+            return filled;
         }
         self.len += 1;
-        let is_first = self.begins_request(self.len - 1);
-        self.firsts.push(is_first);
+        self.firsts.push(self.begins_request(at));
+        filled
+    }
+
+    /// Adds a row of these cells; the others are empty.
+    pub fn push_cells<'a>(&mut self, cells: impl IntoIterator<Item = (ColumnId, Value<'a>)>) {
+        let put = |mut row: NewRow<'_>| {
+            let cells = cells.into_iter();
+            Ok(cells.for_each(|(column, cell)| row.put(column, &cell)))
+        };
+        let Ok::<(), Infallible>(()) = self.try_push(put);
     }
 
     /// Adds a row.
@@ -140,10 +170,7 @@ impl Table {
 
     /// The same as an integer: a count, or nanoseconds.
     pub fn integer(&self, column: ColumnId, row: usize) -> Option<i64> {
-        match self.columns.get(column as usize)? {
-            Store::Numbers(numbers) => numbers.get(row),
-            Store::Texts(_) => None,
-        }
+        self.columns.get(column as usize)?.number(row)
     }
 
     /// Nanoseconds from one time column to another; `None` also if they are centuries apart.
@@ -153,10 +180,8 @@ impl Table {
 
     /// A text; empty if the cell is. Booleans are the texts `True` and `False`.
     pub fn text(&self, column: ColumnId, row: usize) -> &str {
-        match self.columns.get(column as usize) {
-            Some(Store::Texts(texts)) => texts.get(row),
-            _ => "",
-        }
+        let store = self.columns.get(column as usize);
+        store.and_then(|store| store.text(row)).unwrap_or_default()
     }
 
     /// Any cell.
@@ -176,9 +201,8 @@ impl Table {
     /// Returns a row with the columns that stages are computed from, as if it were its request's only one. Its timestamps count
     /// from the run's start, as the table's do.
     pub fn row(&self, at: usize) -> Row {
-        let mut rows = [self.read_row(at, STAGE_COLUMNS.iter().copied())];
-        Row::finish_reading(&mut rows);
-        let [mut row] = rows;
+        let mut row = self.read_row(at, STAGE_COLUMNS.iter().copied());
+        Row::finish_reading(slice::from_mut(&mut row));
         row.index = u32::from(!self.is_first(at));
         let clocks = self.unreliable_clocks.get(&at).into_iter().flatten();
         clocks.for_each(|clock| row.timeline.relate(*clock, Relation::Unknown));

@@ -322,8 +322,8 @@ impl Group {
         };
         let inside = some(all, |of| of.is_inside);
         let ok = some(&inside, |of| of.is_ok);
-        let spent = some(spent, |of| of.is_inside && of.is_ok);
-        let [spent, until_first] = TimeSpent::of(table, &spent);
+        let spent = TimeSpent::of(table, &some(spent, |of| of.is_inside && of.is_ok));
+        let [spent, until_first] = spent;
         let due = |of: &Request| table.integer(ColumnId::scheduled_time, of.row());
         let scheduled = || inside.iter().filter_map(due);
         let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();

@@ -19,7 +19,7 @@ use super::reader::Run;
 use crate::clock::seconds;
 use crate::request::{ColumnId, Row, Wait};
 use crate::stats::waits::{ByCause, Cause};
-use crate::stats::{Interval, first_of};
+use crate::stats::{Interval, first_by};
 use crate::table::Table;
 use crate::units::{duration, thousands};
 
@@ -258,7 +258,7 @@ impl WaitReport {
     /// The sequences with the largest values of `of`.
     fn longest(&self, of: impl Fn(&Part) -> f64) -> Vec<&Part> {
         let some = self.parts.iter().filter(|part| of(part) > 0.0);
-        first_of(some.collect(), MAX_LISTED, |a, b| {
+        first_by(some.collect(), MAX_LISTED, |a, b| {
             of(b).total_cmp(&of(a)).then(a.row.cmp(&b.row))
         })
     }

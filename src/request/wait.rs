@@ -48,7 +48,9 @@ impl Wait {
     pub fn in_server_queue<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Wait> {
         let inconsistency = cell(ColumnId::inconsistency);
         let names = ["pure_queue_time", "queue_end<"];
-        let is_impossible = names.iter().any(|name| inconsistency.text().contains(name));
+        let text = inconsistency.text();
+        // Of nearly all rows there is none, which is found sooner than that it contains no name.
+        let is_impossible = !text.is_empty() && names.iter().any(|name| text.contains(name));
         let nanos = cell(ColumnId::pure_queue_time).integer()?;
         let is_of_pair = !matches!(cell(ColumnId::disaggregated), Value::Empty);
         if nanos < 0 || is_impossible || is_of_pair {
@@ -175,7 +177,8 @@ impl Wait {
 fn stay<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option<Stay> {
     let at = |column| cell(column).integer()?.checked_add(shift.unwrap_or(0));
     let started = at(ColumnId::queue_time_end)?;
-    let tokens = |column| cell(column).integer().unwrap_or(0).max(0) as u64;
+    let max = u32::MAX.into();
+    let tokens = |column| cell(column).integer().unwrap_or(0).clamp(0, max) as u32;
     let prompt = tokens(ColumnId::actual_prompt_tokens);
     Some(Stay {
         queued: at(ColumnId::queue_time_start)?,

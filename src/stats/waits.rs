@@ -9,7 +9,7 @@ mod limits;
 pub use cause::{ByCause, Cause};
 pub use limits::Limits;
 
-use super::{Interval, first_of};
+use super::{Interval, first_by};
 use limits::{Change, Load, Piece, events, sweep};
 
 /// A sequence at a server. Times are nanoseconds on any one clock.
@@ -24,9 +24,9 @@ pub struct Stay {
     /// When it left the server; [`Stay::started`] if unknown.
     pub ended: i64,
     /// Prompt tokens without those that were in the prefix cache.
-    pub prompt: u64,
+    pub prompt: u32,
     /// Generated tokens.
-    pub output: u64,
+    pub output: u32,
 }
 
 /// What is known of a server besides its requests.
@@ -116,10 +116,9 @@ impl Stay {
         Some(self.first.min(self.ended - 1)).filter(|first| *first > self.started)
     }
 
-    /// Tokens of its prompt, and generated tokens; bounded, so that absurd numbers of a server do not overflow sums.
-    pub fn tokens(&self) -> (f64, f64) {
-        let [prompt, output] = [self.prompt, self.output].map(|tokens| tokens.min(u32::MAX.into()));
-        (prompt as f64, output as f64)
+    /// Tokens of its prompt, and generated tokens.
+    fn tokens(&self) -> (f64, f64) {
+        (self.prompt.into(), self.output.into())
     }
 }
 
@@ -223,7 +222,7 @@ impl Waits {
         let held = |of: &HeldUntil| of.ended.one.min(started) - of.started.one.max(queued);
         let all = self.held.iter().map(held).enumerate();
         let some = all.filter(|(_, seconds)| *seconds > 0.0).collect();
-        first_of(some, max, |a: &(usize, f64), b| {
+        first_by(some, max, |a: &(usize, f64), b| {
             b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
         })
     }

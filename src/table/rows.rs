@@ -1,6 +1,7 @@
 //! Reads files of rows: `requests.csv` or a proxy's records, also compressed by gzip. Rows that cannot be read are counted, and the
 //! first of them reported; the others are read.
 
+use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use crate::request::{Column, ColumnId, Outcome, Unit};
 
 use super::cells::Cells;
 use super::store::IDS;
-use super::{Table, joined};
+use super::{NewRow, Table, joined};
 
 /// What was read from files of rows, and what could not be.
 #[derive(Clone, Debug, Default)]
@@ -359,33 +360,31 @@ type ParsedChunk = (Table, Vec<String>, u64);
 /// Parses the lines of a chunk, of which the first has this number.
 fn parse_lines(first: u64, text: Vec<u8>, header: &Header, origin: Option<i64>) -> ParsedChunk {
     let (mut table, mut examples, mut broken) = (Table::default(), Vec::new(), 0);
-    let mut cells = Vec::with_capacity(header.len());
-    let lines = text.split_inclusive(|byte| *byte == b'\n');
-    for (number, line) in (first..).zip(lines) {
-        // Editors leave blank lines at the end.
-        if matches!(line, b"\n" | b"\r\n") {
+    let ends = memchr_iter(b'\n', &text).map(|at| at + 1);
+    let mut start = 0;
+    for (number, end) in (first..).zip(ends.chain([text.len()])) {
+        let line = &text[start..end];
+        start = end;
+        // Editors leave blank lines at the end, where there is also an empty one.
+        if matches!(line, b"" | b"\n" | b"\r\n") {
             continue;
         }
-        cells.clear();
-        match parse_row(line, header, origin, &mut cells) {
-            Ok(()) => table.push_cells(cells.drain(..)),
-            Err(message) => {
-                broken += 1;
-                if examples.len() < MAX_EXAMPLES {
-                    examples.push(format!("line {number}: {message}"));
-                }
+        if let Err(message) = table.try_push(|row| parse_row(line, header, origin, row)) {
+            broken += 1;
+            if examples.len() < MAX_EXAMPLES {
+                examples.push(format!("line {number}: {message}"));
             }
         }
     }
     (table, examples, broken)
 }
 
-/// Adds the cells of a row that are not empty to `cells`. The error is what is wrong with the row.
-fn parse_row<'l>(
-    line: &'l [u8],
+/// Puts the cells of a line that are not empty into a row. The error is what is wrong with it.
+fn parse_row(
+    line: &[u8],
     header: &Header,
     origin: Option<i64>,
-    cells: &mut Vec<(ColumnId, Value<'l>)>,
+    mut row: NewRow<'_>,
 ) -> Result<(), String> {
     let line = line.strip_suffix(b"\n");
     let line = line.ok_or_else(|| "the row is cut off: no end of line".to_owned())?;
@@ -403,9 +402,11 @@ fn parse_row<'l>(
         let (name, unit) = (column.name, column.unit);
         let value = match unit {
             Unit::Text if column.id == ColumnId::outcome && Outcome::named(&cell).is_none() => None,
-            Unit::Text => Some(Value::Text(cell.clone())),
+            Unit::Text => Some(Value::Text(Cow::Borrowed(&cell))),
             // Other programs that saved the file anew write `TRUE` or `true`.
-            Unit::Bool => cell.to_ascii_lowercase().parse().ok().map(Value::Bool),
+            Unit::Bool if cell.eq_ignore_ascii_case("true") => Some(Value::Bool(true)),
+            Unit::Bool if cell.eq_ignore_ascii_case("false") => Some(Value::Bool(false)),
+            Unit::Bool => None,
             Unit::Count => cell.parse().ok().map(Value::Count),
             Unit::Latency | Unit::Seconds => nanos(cell.as_bytes()).map(Value::Nanos),
             Unit::Time => {
@@ -425,7 +426,7 @@ fn parse_row<'l>(
             };
             format!("{name} {start:?} is {reason}")
         })?;
-        cells.push((column.id, value));
+        row.put(column.id, &value);
     }
     match texts.count() {
         0 => Ok(()),

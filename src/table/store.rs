@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use crate::request::cell::Value;
 use crate::request::{Column, ColumnId, Unit};
 
-/// The cells of a column, of the kind of its unit. A column without cells takes no memory.
-#[derive(Clone, Debug)]
-pub enum Store {
-    /// Counts or nanoseconds.
-    Numbers(Integers),
-    /// Texts, and booleans as `True` and `False`.
-    Texts(Texts),
+/// The cells of a column. Without any it takes no memory.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    /// Counts or nanoseconds, or the codes of texts.
+    cells: Integers,
+    /// The texts, if it is a column of texts, or of booleans: `True` and `False`.
+    texts: Option<Texts>,
 }
 
 /// Columns whose texts differ in every row, or nearly: the request's id, and others.
@@ -48,53 +48,64 @@ pub struct Texts {
     /// The code of each distinct text; empty for ids.
     codes: HashMap<String, i64, ahash::RandomState>,
     are_ids: bool,
-    /// The code of each row's text.
-    cells: Integers,
 }
 
 impl Store {
     /// A column without cells.
     pub fn of(column: &Column) -> Store {
-        match column.unit {
-            Unit::Text | Unit::Bool => Store::Texts(Texts {
-                are_ids: IDS.contains(&column.id),
-                ..Texts::default()
-            }),
-            _ => Store::Numbers(Integers::default()),
+        let has_texts = matches!(column.unit, Unit::Text | Unit::Bool);
+        let texts = has_texts.then(|| Texts {
+            are_ids: IDS.contains(&column.id),
+            ..Texts::default()
+        });
+        Store {
+            texts,
+            ..Store::default()
         }
     }
 
     /// Whether no row has a cell in this column.
     pub fn is_empty(&self) -> bool {
-        match self {
-            Store::Numbers(numbers) => numbers.rows == 0,
-            Store::Texts(texts) => texts.cells.rows == 0,
-        }
+        self.cells.rows == 0
+    }
+
+    /// The number of a row; `None` if its cell is empty.
+    pub fn number(&self, row: usize) -> Option<i64> {
+        self.cells.get(row).filter(|_| self.texts.is_none())
+    }
+
+    /// The text of a row; `None` if its cell is empty.
+    pub fn text(&self, row: usize) -> Option<&str> {
+        self.texts.as_ref()?.of_code(self.cells.get(row)? as usize)
     }
 
     /// Sets the cell of a row, which may be a new one.
     pub fn put(&mut self, cell: &Value<'_>, row: usize) {
-        match self {
-            Store::Numbers(numbers) => numbers.put(cell.integer(), row),
-            Store::Texts(texts) => {
-                let code = texts.code(cell.text());
-                texts.cells.put(code, row);
+        let cell = match &mut self.texts {
+            None => cell.integer(),
+            Some(texts) => {
+                let before = row.checked_sub(1).and_then(|row| self.cells.get(row));
+                texts.code(cell.text(), before)
             }
-        }
+        };
+        self.cells.put(cell, row);
+    }
+
+    /// Removes the cells from row `rows` on.
+    pub fn truncate(&mut self, rows: usize) {
+        self.cells.truncate(rows);
     }
 
     /// Appends the cells of the same column of another table to this one of `rows` rows.
     pub fn append(&mut self, more: Store, rows: usize) {
-        match (self, more) {
-            (Store::Numbers(numbers), Store::Numbers(more)) => numbers.append(more, rows),
-            (Store::Texts(texts), Store::Texts(more)) => {
-                let codes: Vec<Option<i64>> = more.all().map(|text| texts.code(text)).collect();
-                for row in 0..more.cells.rows {
-                    let code = more.cells.get(row).and_then(|code| codes[code as usize]);
-                    texts.cells.put(code, rows + row);
-                }
-            }
-            _ => {}
+        let (Some(texts), Some(others)) = (&mut self.texts, &more.texts) else {
+            return self.cells.append(more.cells, rows);
+        };
+        let codes = others.all().map(|text| texts.code(text, None));
+        let codes: Vec<Option<i64>> = codes.collect();
+        for row in 0..more.cells.rows {
+            let code = more.cells.get(row).and_then(|code| codes[code as usize]);
+            self.cells.put(code, rows + row);
         }
     }
 }
@@ -135,6 +146,11 @@ impl Integers {
         self.bytes.extend_from_slice(&more.bytes[WORD..]);
     }
 
+    fn truncate(&mut self, rows: usize) {
+        self.rows = self.rows.min(rows);
+        self.bytes.truncate(WORD + self.rows * self.width);
+    }
+
     /// Adds empty cells, up to so many rows.
     fn fill(&mut self, rows: usize) {
         while self.rows < rows {
@@ -143,8 +159,8 @@ impl Integers {
     }
 
     fn push(&mut self, cell: Option<i64>) {
-        self.rows += 1;
         self.bytes.extend_from_slice(&self.word(cell));
+        self.rows += 1;
         self.bytes.truncate(WORD + self.rows * self.width);
     }
 
@@ -176,13 +192,6 @@ fn width_of(integer: i64) -> usize {
 }
 
 impl Texts {
-    /// The text of a row; empty if its cell is.
-    pub fn get(&self, row: usize) -> &str {
-        let code = self.cells.get(row);
-        code.and_then(|code| self.of_code(code as usize))
-            .unwrap_or_default()
-    }
-
     /// The distinct texts by code.
     fn all(&self) -> impl Iterator<Item = &str> {
         (0..self.ends.len()).filter_map(|code| self.of_code(code))
@@ -194,19 +203,14 @@ impl Texts {
             .get(start.copied().unwrap_or(0)..*self.ends.get(code)?)
     }
 
-    /// Returns the code of a text, which is added if it is new; `None` of the empty text.
-    fn code(&mut self, text: &str) -> Option<i64> {
+    /// Returns the code of a text, which is added if it is new; `None` of the empty text. `before`: the code of the row before, of which
+    /// most rows have the text.
+    fn code(&mut self, text: &str, before: Option<i64>) -> Option<i64> {
         if text.is_empty() {
             return None;
         }
-        // Most rows have the text of the row before.
-        let last = self
-            .cells
-            .rows
-            .checked_sub(1)
-            .and_then(|row| self.cells.get(row));
-        if last.and_then(|code| self.of_code(code as usize)) == Some(text) {
-            return last;
+        if before.is_some_and(|code| self.of_code(code as usize) == Some(text)) {
+            return before;
         }
         if let Some(code) = self.codes.get(text) {
             return Some(*code);

@@ -65,9 +65,9 @@ struct Ran {
     waited: f64,
     /// Those of them while prompts were prefilled.
     prefilling: f64,
-    /// Those, times the sequences that decoded.
+    /// Nanoseconds of the long waits, times the sequences that decoded.
     decoding: f64,
-    /// Those, by the tokens that the running ones and the next needed.
+    /// Nanoseconds of the long waits, by the tokens of [`Piece::tokens`].
     tokens: Durations,
 }
 
