@@ -2,8 +2,6 @@
 //!
 //! Pure functions that know nothing of requests.
 
-use std::cmp::Ordering;
-
 mod concurrency;
 pub mod confidence;
 mod histogram;
@@ -67,16 +65,6 @@ pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted
-}
-
-/// The first `max` of all by an order, in that order.
-pub fn first_by<T>(mut all: Vec<T>, max: usize, order: impl Fn(&T, &T) -> Ordering) -> Vec<T> {
-    if max < all.len() {
-        all.select_nth_unstable_by(max, &order);
-        all.truncate(max);
-    }
-    all.sort_unstable_by(order);
-    all
 }
 
 /// The `q`-quantile (0 to 1, clamped) of an ascending sample, linear between the two nearest ranks:

@@ -2,10 +2,8 @@
 //! run's start, whatever they count from in the file.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::panic::resume_unwind;
 use std::slice;
-use std::sync::LazyLock;
 use std::thread::{ScopedJoinHandle, available_parallelism};
 
 use crate::clock::{NANOS, Stamp};
@@ -55,53 +53,16 @@ const OF_STAGES: [ColumnId; 15] = [
     ColumnId::unseen,
 ];
 
-/// All columns that stages are computed from.
-static STAGE_COLUMNS: LazyLock<Vec<&Column>> = LazyLock::new(|| {
-    let is_used = |of: &&Column| match of.unit {
-        Unit::Time | Unit::Seconds | Unit::Bool => true,
-        Unit::Text | Unit::Count | Unit::Latency => OF_STAGES.contains(&of.id),
-    };
-    COLUMNS.iter().filter(is_used).collect()
-});
-
-/// A row that is added to a table.
-pub struct NewRow<'t> {
-    columns: &'t mut [Store],
-    at: usize,
-}
-
-impl NewRow<'_> {
-    /// Sets a cell.
-    pub fn put(&mut self, column: ColumnId, cell: &Value<'_>) {
-        self.columns[column as usize].put(cell, self.at);
-    }
-}
-
 impl Table {
-    /// Adds a row of the cells that `fill` puts into it; the others are empty.
-    ///
-    /// # Errors
-    /// That of `fill`; then there is no such row.
-    pub fn try_push<E>(&mut self, fill: impl FnOnce(NewRow<'_>) -> Result<(), E>) -> Result<(), E> {
-        self.begin();
-        let (columns, at) = (&mut self.columns, self.len);
-        let filled = fill(NewRow { columns, at });
-        if filled.is_err() {
-            self.columns.iter_mut().for_each(|store| store.truncate(at));
-            return filled;
-        }
-        self.len += 1;
-        self.firsts.push(self.begins_request(at));
-        filled
-    }
-
     /// Adds a row of these cells; the others are empty.
     pub fn push_cells<'a>(&mut self, cells: impl IntoIterator<Item = (ColumnId, Value<'a>)>) {
-        let put = |mut row: NewRow<'_>| {
-            let cells = cells.into_iter();
-            Ok(cells.for_each(|(column, cell)| row.put(column, &cell)))
-        };
-        let Ok::<(), Infallible>(()) = self.try_push(put);
+        self.begin();
+        for (column, cell) in cells {
+            self.columns[column as usize].put(&cell, self.len);
+        }
+        self.len += 1;
+        let is_first = self.begins_request(self.len - 1);
+        self.firsts.push(is_first);
     }
 
     /// Adds a row.
@@ -201,7 +162,10 @@ impl Table {
     /// Returns a row with the columns that stages are computed from, as if it were its request's only one. Its timestamps count
     /// from the run's start, as the table's do.
     pub fn row(&self, at: usize) -> Row {
-        let mut row = self.read_row(at, STAGE_COLUMNS.iter().copied());
+        let mut row = self.read_row(at, |of| match of.unit {
+            Unit::Time | Unit::Seconds | Unit::Bool => true,
+            Unit::Text | Unit::Count | Unit::Latency => OF_STAGES.contains(&of.id),
+        });
         Row::finish_reading(slice::from_mut(&mut row));
         row.index = u32::from(!self.is_first(at));
         let clocks = self.unreliable_clocks.get(&at).into_iter().flatten();
@@ -212,14 +176,14 @@ impl Table {
     /// Returns the whole rows of a request, given its first row.
     pub fn request(&self, first: usize) -> Vec<Row> {
         let rows = self.rows_of(first);
-        let mut rows: Vec<Row> = rows.map(|at| self.read_row(at, &COLUMNS)).collect();
+        let mut rows: Vec<Row> = rows.map(|at| self.read_row(at, |_| true)).collect();
         Row::finish_reading(&mut rows);
         rows
     }
 
-    fn read_row<'c>(&self, at: usize, columns: impl IntoIterator<Item = &'c Column>) -> Row {
+    fn read_row(&self, at: usize, is_read: impl Fn(&Column) -> bool) -> Row {
         let mut row = Row::default();
-        for column in columns {
+        for column in COLUMNS.iter().filter(|column| is_read(column)) {
             let value = self.value(column.id, at);
             if value != Value::Empty {
                 (column.put)(&mut row, value);

@@ -18,8 +18,8 @@ use super::grid::Grid;
 use super::reader::Run;
 use crate::clock::seconds;
 use crate::request::{ColumnId, Row, Wait};
+use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause};
-use crate::stats::{Interval, first_by};
 use crate::table::Table;
 use crate::units::{duration, thousands};
 
@@ -258,9 +258,10 @@ impl WaitReport {
     /// The sequences with the largest values of `of`.
     fn longest(&self, of: impl Fn(&Part) -> f64) -> Vec<&Part> {
         let some = self.parts.iter().filter(|part| of(part) > 0.0);
-        first_by(some.collect(), MAX_LISTED, |a, b| {
-            of(b).total_cmp(&of(a)).then(a.row.cmp(&b.row))
-        })
+        let mut all: Vec<&Part> = some.collect();
+        all.sort_by(|a, b| of(b).total_cmp(&of(a)));
+        all.truncate(MAX_LISTED);
+        all
     }
 
     /// The causes of waiting at each server, and the kinds of requests that waited and that held others up. None if the requests hardly

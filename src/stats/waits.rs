@@ -9,7 +9,7 @@ mod limits;
 pub use cause::{ByCause, Cause};
 pub use limits::Limits;
 
-use super::{Interval, first_by};
+use super::Interval;
 use limits::{Change, Load, Piece, events, sweep};
 
 /// A sequence at a server. Times are nanoseconds on any one clock.
@@ -221,10 +221,10 @@ impl Waits {
         // Negative if they were not there at the same time.
         let held = |of: &HeldUntil| of.ended.one.min(started) - of.started.one.max(queued);
         let all = self.held.iter().map(held).enumerate();
-        let some = all.filter(|(_, seconds)| *seconds > 0.0).collect();
-        first_by(some, max, |a: &(usize, f64), b| {
-            b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
-        })
+        let mut all: Vec<(usize, f64)> = all.filter(|(_, seconds)| *seconds > 0.0).collect();
+        all.sort_by(|a, b| b.1.total_cmp(&a.1));
+        all.truncate(max);
+        all
     }
 }
 

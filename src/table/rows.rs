@@ -1,7 +1,6 @@
 //! Reads files of rows: `requests.csv` or a proxy's records, also compressed by gzip. Rows that cannot be read are counted, and the
 //! first of them reported; the others are read.
 
-use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -19,7 +18,7 @@ use crate::request::{Column, ColumnId, Outcome, Unit};
 
 use super::cells::Cells;
 use super::store::IDS;
-use super::{NewRow, Table, joined};
+use super::{Table, joined};
 
 /// What was read from files of rows, and what could not be.
 #[derive(Clone, Debug, Default)]
@@ -208,10 +207,10 @@ fn read_file(
     })?;
     let threads = available_parallelism().map_or(1, usize::from).min(8);
     let name = path.file_name().unwrap_or_default().display().to_string();
-    let (next_line, mut has_times) = (2, false);
+    let mut has_times = false;
     let mut chunks = Chunks {
         lines,
-        next_line,
+        next_line: 2,
         is_cut: false,
     };
     std::thread::scope(|scope| {
@@ -287,7 +286,7 @@ impl Chunks {
             read => read?,
         }
         self.next_line += memchr_iter(b'\n', &text).count() as u64;
-        // Without the end of a line that is too long, or of the one in which the file was cut off.
+        // A line without its end counts too, but for the one in which the file was cut off.
         let is_incomplete = !text.is_empty() && !text.ends_with(b"\n");
         self.next_line += u64::from(is_incomplete && !self.is_cut);
         Ok((!text.is_empty()).then_some((first, text)))
@@ -361,7 +360,7 @@ type ParsedChunk = (Table, Vec<String>, u64);
 fn parse_lines(first: u64, text: Vec<u8>, header: &Header, origin: Option<i64>) -> ParsedChunk {
     let (mut table, mut examples, mut broken) = (Table::default(), Vec::new(), 0);
     let ends = memchr_iter(b'\n', &text).map(|at| at + 1);
-    let mut start = 0;
+    let (mut start, mut cells) = (0, Vec::with_capacity(header.len()));
     for (number, end) in (first..).zip(ends.chain([text.len()])) {
         let line = &text[start..end];
         start = end;
@@ -369,22 +368,26 @@ fn parse_lines(first: u64, text: Vec<u8>, header: &Header, origin: Option<i64>) 
         if matches!(line, b"" | b"\n" | b"\r\n") {
             continue;
         }
-        if let Err(message) = table.try_push(|row| parse_row(line, header, origin, row)) {
-            broken += 1;
-            if examples.len() < MAX_EXAMPLES {
-                examples.push(format!("line {number}: {message}"));
+        cells.clear();
+        match parse_row(line, header, origin, &mut cells) {
+            Ok(()) => table.push_cells(cells.drain(..)),
+            Err(message) => {
+                broken += 1;
+                if examples.len() < MAX_EXAMPLES {
+                    examples.push(format!("line {number}: {message}"));
+                }
             }
         }
     }
     (table, examples, broken)
 }
 
-/// Puts the cells of a line that are not empty into a row. The error is what is wrong with it.
-fn parse_row(
-    line: &[u8],
+/// Adds the cells of a row that are not empty to `cells`. The error is what is wrong with the row.
+fn parse_row<'l>(
+    line: &'l [u8],
     header: &Header,
     origin: Option<i64>,
-    mut row: NewRow<'_>,
+    cells: &mut Vec<(ColumnId, Value<'l>)>,
 ) -> Result<(), String> {
     let line = line.strip_suffix(b"\n");
     let line = line.ok_or_else(|| "the row is cut off: no end of line".to_owned())?;
@@ -402,7 +405,7 @@ fn parse_row(
         let (name, unit) = (column.name, column.unit);
         let value = match unit {
             Unit::Text if column.id == ColumnId::outcome && Outcome::named(&cell).is_none() => None,
-            Unit::Text => Some(Value::Text(Cow::Borrowed(&cell))),
+            Unit::Text => Some(Value::Text(cell.clone())),
             // Other programs that saved the file anew write `TRUE` or `true`.
             Unit::Bool if cell.eq_ignore_ascii_case("true") => Some(Value::Bool(true)),
             Unit::Bool if cell.eq_ignore_ascii_case("false") => Some(Value::Bool(false)),
@@ -426,7 +429,7 @@ fn parse_row(
             };
             format!("{name} {start:?} is {reason}")
         })?;
-        row.put(column.id, &value);
+        cells.push((column.id, value));
     }
     match texts.count() {
         0 => Ok(()),

@@ -91,11 +91,6 @@ impl Store {
         self.cells.put(cell, row);
     }
 
-    /// Removes the cells from row `rows` on.
-    pub fn truncate(&mut self, rows: usize) {
-        self.cells.truncate(rows);
-    }
-
     /// Appends the cells of the same column of another table to this one of `rows` rows.
     pub fn append(&mut self, more: Store, rows: usize) {
         let (Some(texts), Some(others)) = (&mut self.texts, &more.texts) else {
@@ -144,11 +139,6 @@ impl Integers {
         self.fill(rows);
         self.rows += more.rows;
         self.bytes.extend_from_slice(&more.bytes[WORD..]);
-    }
-
-    fn truncate(&mut self, rows: usize) {
-        self.rows = self.rows.min(rows);
-        self.bytes.truncate(WORD + self.rows * self.width);
     }
 
     /// Adds empty cells, up to so many rows.

@@ -72,50 +72,32 @@ fn times_that_are_too_far_apart_are_not_related() {
     assert_eq!([0, 1].map(nanos), [None, Some(2 * NANOS)]);
 }
 
-/// A number is what was put, in whatever column of others, also where it is put later; and so is a text.
+/// Cells get wider with what is put into their column; in another row, or removed, they leave the others as they were.
 #[test]
-fn cells_are_what_was_put() {
+fn cells_are_what_was_put_whatever_else_is_in_their_column() {
     let edges = (0..63).flat_map(|bits| [-1, 0, 1].map(|more| (1_i64 << bits) + more));
-    let numbers: Vec<i64> = edges
-        .flat_map(|edge| [edge, -edge])
-        .chain([i64::MAX])
-        .collect();
-    let cells = |row: usize| {
-        let (number, text) = (
-            Value::Nanos(numbers[row]),
-            Value::Text(row.to_string().into()),
-        );
-        [(ColumnId::elapsed, number), (ColumnId::error, text)]
+    let numbers: Vec<i64> = edges.flat_map(|edge| [edge, -edge]).collect();
+    let row = |number: i64| {
+        let mut table = Table::of_lines([""]);
+        let text = Value::Text(number.to_string().into());
+        table.push_cells([
+            (ColumnId::elapsed, Value::Nanos(number)),
+            (ColumnId::error, text),
+        ]);
+        table
     };
     let mut table = Table::default();
-    for row in 0..numbers.len() {
-        let mut more = Table::default();
-        more.push_cells([]);
-        more.push_cells(cells(row));
-        table.append(more);
-        assert_eq!(table.integer(ColumnId::elapsed, 2 * row), None);
-        assert_eq!(
-            table.integer(ColumnId::elapsed, 2 * row + 1),
-            Some(numbers[row])
-        );
+    numbers.iter().for_each(|number| table.append(row(*number)));
+    let none = Row::default();
+    for (at, number) in numbers.iter().enumerate().rev() {
+        assert_eq!(table.integer(ColumnId::elapsed, 2 * at), None);
+        assert_eq!(table.integer(ColumnId::elapsed, 2 * at + 1), Some(*number));
+        assert_eq!(table.text(ColumnId::error, 2 * at + 1), number.to_string());
+        table.put_row(2 * at + 1, &none, |_| true);
+        assert_eq!(table.value(ColumnId::error, 2 * at + 1), Value::Empty);
     }
-    for row in (0..numbers.len()).rev() {
-        for (column, cell) in cells(row) {
-            assert_eq!(table.value(column, 2 * row + 1), cell);
-            table.columns[column as usize].put(&Value::Empty, 2 * row + 1);
-            table.columns[column as usize].put(&cell, 2 * row);
-        }
-    }
-    for row in 0..numbers.len() {
-        for (column, cell) in cells(row) {
-            assert_eq!(table.value(column, 2 * row), cell);
-            assert_eq!(table.value(column, 2 * row + 1), Value::Empty);
-        }
-    }
-    assert_eq!(
-        table.value(ColumnId::elapsed, 2 * numbers.len()),
-        Value::Empty
-    );
+    let empty = |row| table.integer(ColumnId::elapsed, row).is_none();
+    assert!((0..=2 * numbers.len()).all(empty));
 }
 
 /// Of a row's columns all that its stages need are read for them.
