@@ -19,7 +19,7 @@ pub mod window;
 
 use store::Store;
 
-/// The fewest of many that are worth a thread.
+/// The fewest elements that are worth a thread.
 const MIN_PART: usize = 1000;
 
 /// Rows of requests, by column. An empty column takes no memory.
@@ -263,7 +263,7 @@ impl Table {
     }
 }
 
-/// What `of` makes of each part of all, which each processor has one of.
+/// What `of` makes of the parts of all, of which each processor has one.
 pub fn in_parallel<T: Sync, R: Send>(all: &[T], of: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
     let threads = available_parallelism().map_or(1, usize::from);
     let parts = all.chunks(all.len().div_ceil(threads).max(MIN_PART));

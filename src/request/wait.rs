@@ -49,7 +49,7 @@ impl Wait {
         let inconsistency = cell(ColumnId::inconsistency);
         let names = ["pure_queue_time", "queue_end<"];
         let text = inconsistency.text();
-        // Of nearly all rows there is none, which is found sooner than that it contains no name.
+        // Nearly all rows have none: to see that takes less time than to search it.
         let is_impossible = !text.is_empty() && names.iter().any(|name| text.contains(name));
         let nanos = cell(ColumnId::pure_queue_time).integer()?;
         let is_of_pair = !matches!(cell(ColumnId::disaggregated), Value::Empty);
