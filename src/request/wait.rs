@@ -48,9 +48,7 @@ impl Wait {
     pub fn in_server_queue<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Wait> {
         let inconsistency = cell(ColumnId::inconsistency);
         let names = ["pure_queue_time", "queue_end<"];
-        let text = inconsistency.text();
-        // Nearly all rows have none: to see that takes less time than to search it.
-        let is_impossible = !text.is_empty() && names.iter().any(|name| text.contains(name));
+        let is_impossible = names.iter().any(|name| inconsistency.text().contains(name));
         let nanos = cell(ColumnId::pure_queue_time).integer()?;
         let is_of_pair = !matches!(cell(ColumnId::disaggregated), Value::Empty);
         if nanos < 0 || is_impossible || is_of_pair {
@@ -123,14 +121,12 @@ impl Wait {
     /// Returns when a request may have been at a server that did not report when it waited and ran, on the row's clock: from its
     /// sending to its end. `None` if one of its waits has a stay, or it did not reach a server.
     pub fn untimed<'a>(waits: &[Wait], cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Interval> {
-        if waits.iter().any(|wait| wait.stay.is_some()) {
-            return None;
-        }
+        let is_timed = waits.iter().any(|wait| wait.stay.is_some());
         let ended_in = cell(ColumnId::ended_in);
         let stages = STAGES.iter();
         let mut before = stages.take_while(|stage| stage.period.to <= Moment::ServerCreated);
         let is_before = before.any(|stage| stage.name == ended_in.text());
-        if is_before || ["connecting", "proxy"].contains(&ended_in.text()) {
+        if is_timed || is_before || ["connecting", "proxy"].contains(&ended_in.text()) {
             return None;
         }
         let first =
@@ -177,8 +173,7 @@ impl Wait {
 fn stay<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option<Stay> {
     let at = |column| cell(column).integer()?.checked_add(shift.unwrap_or(0));
     let started = at(ColumnId::queue_time_end)?;
-    let max = u32::MAX.into();
-    let tokens = |column| cell(column).integer().unwrap_or(0).clamp(0, max) as u32;
+    let tokens = |column| cell(column).integer().unwrap_or(0).max(0) as u64;
     let prompt = tokens(ColumnId::actual_prompt_tokens);
     Some(Stay {
         queued: at(ColumnId::queue_time_start)?,

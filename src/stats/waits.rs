@@ -24,9 +24,9 @@ pub struct Stay {
     /// When it left the server; [`Stay::started`] if unknown.
     pub ended: i64,
     /// Prompt tokens without those that were in the prefix cache.
-    pub prompt: u32,
+    pub prompt: u64,
     /// Generated tokens.
-    pub output: u32,
+    pub output: u64,
 }
 
 /// What is known of a server besides its requests.
@@ -116,9 +116,10 @@ impl Stay {
         Some(self.first.min(self.ended - 1)).filter(|first| *first > self.started)
     }
 
-    /// Tokens of its prompt, and generated tokens.
-    fn tokens(&self) -> (f64, f64) {
-        (self.prompt.into(), self.output.into())
+    /// Tokens of its prompt, and generated tokens; bounded, so that absurd numbers of a server do not overflow sums.
+    pub fn tokens(&self) -> (f64, f64) {
+        let [prompt, output] = [self.prompt, self.output].map(|tokens| tokens.min(u32::MAX.into()));
+        (prompt as f64, output as f64)
     }
 }
 

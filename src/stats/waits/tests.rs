@@ -67,7 +67,7 @@ fn simulated(load: Load, seed: u64) -> Vec<Stay> {
                 EventKind::Queued => stay.queued = at,
                 EventKind::Admitted { cached } if stay.started == 0 => {
                     stay.started = at;
-                    stay.prompt -= cached;
+                    stay.prompt -= u64::from(cached);
                 }
                 EventKind::Token { last } => {
                     stay.first = if stay.first == 0 { at } else { stay.first };
@@ -84,7 +84,7 @@ fn simulated(load: Load, seed: u64) -> Vec<Stay> {
         let nanos = (at * 1e9) as i64;
         take(&mut engine, nanos, &mut stays);
         let stay = &mut stays[id as usize];
-        (stay.prompt, stay.output) = (prompt, output);
+        (stay.prompt, stay.output) = (prompt.into(), output.into());
         let request = Request {
             id: id.into(),
             prompt: Prompt::Tokens((0..prompt).map(|n| n << 16 | id).collect()),
@@ -258,13 +258,13 @@ fn a_wait_is_attributed_to_those_that_ran_by_hand() {
 proptest! {
     #[test]
     fn parts_add_up_to_the_whole(
-        all in prop::collection::vec((0_i64..5_000, 0_i64..900, 0_i64..90, -5_i64..2_000, 0_u32..9_000), 0..60),
+        all in prop::collection::vec((0_i64..5_000, 0_i64..900, 0_i64..90, -5_i64..2_000, 0_u64..9_000), 0..60),
         known_slots in prop::option::of(1_u32..9),
         pool in prop::option::of(1_u64..90_000),
         usage in prop::collection::vec((0_i64..6_000, 0.0..1.2_f64), 0..4),
         untimed in prop::collection::vec((-100_i64..8_000, 0_i64..900), 0..9),
     ) {
-        let stay = |(queued, waited, prefill, ran, tokens): (i64, i64, i64, i64, u32)| Stay {
+        let stay = |(queued, waited, prefill, ran, tokens): (i64, i64, i64, i64, u64)| Stay {
             queued: queued * MS,
             started: (queued + waited) * MS,
             first: (queued + waited + prefill) * MS,
