@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 use std::panic::resume_unwind;
+use std::slice;
+use std::thread::{ScopedJoinHandle, available_parallelism};
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::cell::Value;
@@ -17,6 +19,9 @@ pub mod window;
 
 use store::Store;
 
+/// The fewest elements that are worth a thread.
+const MIN_PART: usize = 1000;
+
 /// Rows of requests, by column. An empty column takes no memory.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
@@ -29,10 +34,16 @@ pub struct Table {
     pub unreliable_clocks: HashMap<usize, Vec<ClockOf>>,
 }
 
-/// Texts that stages are computed from; to read the others would take memory for each row.
-const STAGE_TEXTS: [ColumnId; 9] = [
+/// What stages are computed from, besides moments, other durations and flags; to read all columns would take time for each row.
+const OF_STAGES: [ColumnId; 15] = [
     ColumnId::endpoint,
     ColumnId::outcome,
+    ColumnId::attempts,
+    ColumnId::num_retractions,
+    ColumnId::total_latency,
+    ColumnId::queue_time_in_router,
+    ColumnId::prefill_queue_time,
+    ColumnId::prefill_time,
     ColumnId::clock_state,
     ColumnId::timing_source,
     ColumnId::seen_by,
@@ -120,10 +131,7 @@ impl Table {
 
     /// The same as an integer: a count, or nanoseconds.
     pub fn integer(&self, column: ColumnId, row: usize) -> Option<i64> {
-        match self.columns.get(column as usize)? {
-            Store::Numbers(numbers) => numbers.get(row),
-            Store::Texts(_) => None,
-        }
+        self.columns.get(column as usize)?.number(row)
     }
 
     /// Nanoseconds from one time column to another; `None` also if they are centuries apart.
@@ -133,10 +141,8 @@ impl Table {
 
     /// A text; empty if the cell is. Booleans are the texts `True` and `False`.
     pub fn text(&self, column: ColumnId, row: usize) -> &str {
-        match self.columns.get(column as usize) {
-            Some(Store::Texts(texts)) => texts.get(row),
-            _ => "",
-        }
+        let store = self.columns.get(column as usize);
+        store.and_then(|store| store.text(row)).unwrap_or_default()
     }
 
     /// Any cell.
@@ -156,10 +162,11 @@ impl Table {
     /// Returns a row with the columns that stages are computed from, as if it were its request's only one. Its timestamps count
     /// from the run's start, as the table's do.
     pub fn row(&self, at: usize) -> Row {
-        let is_used = |of: &Column| of.unit != Unit::Text || STAGE_TEXTS.contains(&of.id);
-        let mut rows = [self.read_row(at, is_used)];
-        Row::finish_reading(&mut rows);
-        let [mut row] = rows;
+        let mut row = self.read_row(at, |of| match of.unit {
+            Unit::Time | Unit::Seconds | Unit::Bool => true,
+            Unit::Text | Unit::Count | Unit::Latency => OF_STAGES.contains(&of.id),
+        });
+        Row::finish_reading(slice::from_mut(&mut row));
         row.index = u32::from(!self.is_first(at));
         let clocks = self.unreliable_clocks.get(&at).into_iter().flatten();
         clocks.for_each(|clock| row.timeline.relate(*clock, Relation::Unknown));
@@ -262,19 +269,21 @@ impl Table {
     }
 }
 
-/// What `of` makes of each part, in a thread of its own.
-pub fn in_parallel<P: Send, R: Send>(
-    parts: impl IntoIterator<Item = P>,
-    of: impl Fn(P) -> R + Sync,
-) -> Vec<R> {
+/// What `of` makes of the parts of all, of which each processor has one.
+pub fn in_parallel<T: Sync, R: Send>(all: &[T], of: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
+    let threads = available_parallelism().map_or(1, usize::from);
+    let parts = all.chunks(all.len().div_ceil(threads).max(MIN_PART));
     let of = &of;
     std::thread::scope(|scope| {
-        let spawn = |part| scope.spawn(move || of(part));
-        let threads: Vec<_> = parts.into_iter().map(spawn).collect();
-        let results = threads.into_iter().map(|thread| thread.join());
-        let results = results.map(|of| of.unwrap_or_else(|panic| resume_unwind(panic)));
-        results.collect()
+        let threads: Vec<_> = parts.map(|part| scope.spawn(move || of(part))).collect();
+        threads.into_iter().map(joined).collect()
     })
+}
+
+/// The result of a thread, which panics as the thread did.
+pub fn joined<R>(thread: ScopedJoinHandle<'_, R>) -> R {
+    let result = thread.join();
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 #[cfg(test)]

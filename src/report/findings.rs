@@ -11,6 +11,7 @@ use super::reader::Run;
 use super::why::{WaitReport, dominant_group};
 use crate::request::{ColumnId, Outcome, PartSpent, Period, StageSet};
 use crate::stats::waits::Cause;
+use crate::table::joined;
 use crate::units::{count, duration, one_decimal, percent};
 
 /// How much a finding matters.
@@ -239,11 +240,15 @@ fn add_findings(report: &mut RunReport<'_>) {
 impl<'a> RunReport<'a> {
     /// Makes the report on a run.
     pub fn of(run: &'a Run) -> RunReport<'a> {
+        let (summary, why) = std::thread::scope(|scope| {
+            let why = scope.spawn(|| WaitReport::of(run));
+            (Summary::of_run(run), joined(why))
+        });
         let mut report = RunReport {
             run,
-            summary: Summary::of_run(run),
+            summary,
             episodes: episodes(&run.table, &run.faults, run.servers()),
-            why: WaitReport::of(run),
+            why,
             findings: Vec::new(),
         };
         add_findings(&mut report);

@@ -13,7 +13,6 @@ mod text;
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::panic::resume_unwind;
 use std::path::Path;
 
 use serde_json::Value;
@@ -25,7 +24,7 @@ use crate::clock::{Stamp, seconds};
 use crate::error::Error;
 use crate::request::{ColumnId, ServerRole, TimeSpent, parse_failed};
 use crate::table::window::{Window, arrived};
-use crate::table::{Table, rows};
+use crate::table::{Table, joined, rows};
 use crate::units::one_decimal;
 
 pub use counts::{Counts, FailureKind, Tokens, is_given_up};
@@ -238,17 +237,24 @@ impl Summary {
         let is_unserved = |of: &&Request| table.text(ColumnId::host, of.row()).is_empty();
         let unserved = requests.iter().filter(is_unserved).copied();
         let without_group: Vec<Request> = unserved.chain(others).collect();
-        // All requests and the groups take about as long; the time by stage of the groups is added up below.
-        let (mut all, hosts) = std::thread::scope(|scope| {
-            let all = scope.spawn(|| figures(&requests, &without_group));
-            let hosts: BTreeMap<String, Group> = by_host.iter().map(of_host).collect();
-            let all = all.join().unwrap_or_else(|panic| resume_unwind(panic));
-            (all, hosts)
-        });
-        for group in hosts.values() {
-            all.spent.add(group.spent.clone());
-            all.until_first.add(group.until_first.clone());
-        }
+        let (all, hosts) = match by_host.as_slice() {
+            // One server served all.
+            [(host, of)] if of.len() == requests.len() => {
+                let all = figures(of, of);
+                (all.clone(), BTreeMap::from([(host.to_string(), all)]))
+            }
+            _ => std::thread::scope(|scope| {
+                // All requests and the groups take about as long; the time by stage of the groups is added up.
+                let all = scope.spawn(|| figures(&requests, &without_group));
+                let hosts: BTreeMap<String, Group> = by_host.iter().map(of_host).collect();
+                let mut all = joined(all);
+                for group in hosts.values() {
+                    all.spent.add(group.spent.clone());
+                    all.until_first.add(group.until_first.clone());
+                }
+                (all, hosts)
+            }),
+        };
         Summary {
             hosts,
             other_hosts,
@@ -338,8 +344,8 @@ impl Group {
         };
         let inside = some(all, |of| of.is_inside);
         let ok = some(&inside, |of| of.is_ok);
-        let spent = some(spent, |of| of.is_inside && of.is_ok);
-        let [spent, until_first] = TimeSpent::of(table, &spent);
+        let spent = TimeSpent::of(table, &some(spent, |of| of.is_inside && of.is_ok));
+        let [spent, until_first] = spent;
         let due = |of: &Request| table.integer(ColumnId::scheduled_time, of.row());
         let scheduled = || inside.iter().filter_map(due);
         let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();

@@ -6,10 +6,11 @@
 mod groups;
 mod server;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use groups::Part;
 pub use groups::{Group, dominant_group};
 pub use server::{Server, key};
 
@@ -38,7 +39,7 @@ pub struct WaitReport {
     /// Kinds of requests with their shares of the waiting.
     pub groups: Vec<Group>,
     /// The part of each row in the waiting, summed over both servers of a pair.
-    parts: Vec<groups::Part>,
+    parts: Vec<Part>,
     /// The requests that these are of.
     requests: usize,
     /// Seconds of waiting at servers that are attributed to no sequence.
@@ -99,20 +100,15 @@ impl WaitReport {
             let queues = server.queues.values();
             why.unattributed_s += queues.map(|of| of.waits.unattributed_s).sum::<f64>();
         }
-        let mut parts: Vec<Option<groups::Part>> = vec![None; table.len()];
-        for (queue, row, stay) in why.servers.iter().flat_map(Server::stays) {
-            // A sequence of a pair has a stay at each of its servers.
-            let (_, held, waited) = parts[row].get_or_insert((row, 0.0, 0.0));
-            *held += queue.waits.held_up(stay);
-            *waited += seconds(stay.waited());
-        }
-        why.parts = parts.into_iter().flatten().collect();
-        let mut by_request = HashMap::new();
-        for (row, ..) in &why.parts {
-            *by_request.entry(table.first_of(*row)).or_default() += 1.0;
-        }
-        why.requests = by_request.len();
-        why.groups = groups::of(table, &why.parts, &by_request);
+        let part = |(queue, at): (&server::Queue, usize)| Part {
+            row: queue.rows[at],
+            held: queue.waits.held_up(at),
+            waited: seconds(queue.stays[at].waited()),
+        };
+        let parts = why.servers.iter().flat_map(Server::stays).map(part);
+        why.parts = Part::by_row(parts.collect());
+        why.requests = Part::by_request(&why.parts, table).count();
+        why.groups = groups::of(table, &why.parts);
         why
     }
 
@@ -161,15 +157,16 @@ impl WaitReport {
         let longest = waits.iter().max_by_key(|wait| wait.nanos)?;
         let queue_of = |wait: &Wait| {
             let server = self.server(table, row, wait.cause)?;
-            Some((server.queues.get(&wait.cause)?, wait.stay?))
+            let queue = server.queues.get(&wait.cause)?;
+            Some((queue, queue.rows.binary_search(&row).ok()?))
         };
         let (cause, slots, holders) = match queue_of(longest) {
-            Some((queue, stay)) => {
+            Some((queue, at)) => {
                 let slots = queue.waits.limits.slots;
-                let cause = queue.waits.causes(&stay).main();
+                let cause = queue.waits.causes(&queue.stays[at]).main();
                 let has_holders = cause.is_some_and(Cause::has_holders);
                 let max = if has_holders { MAX_HOLDERS } else { 0 };
-                let holders = queue.waits.holders(&queue.stays, &stay, max).into_iter();
+                let holders = queue.waits.holders(at, max).into_iter();
                 let holders = holders.map(|(at, seconds)| (queue.rows[at], seconds));
                 (cause, slots, holders.collect())
             }
@@ -187,7 +184,7 @@ impl WaitReport {
         });
         let text = cause.map(|cause| part + &cause.described(slots.map(|slots| (slots, ""))));
         let held_up = waits.iter().filter_map(queue_of);
-        let held_up = held_up.map(|(queue, stay)| queue.waits.held_up(&stay));
+        let held_up = held_up.map(|(queue, at)| queue.waits.held_up(at));
         let holders = holders.into_iter();
         let holders = holders.map(|(row, seconds)| holder(table, row, seconds));
         Some(json!({
@@ -208,7 +205,8 @@ impl WaitReport {
             let waited = || Wait::before_server(&|column| table.value(column, row));
             add(arrival(row).unwrap_or(0.0), &waited);
         }
-        for (queue, row, stay) in self.servers.iter().flat_map(Server::stays) {
+        for (queue, at) in self.servers.iter().flat_map(Server::stays) {
+            let (row, stay) = (queue.rows[at], &queue.stays[at]);
             let is_raw = table.text(ColumnId::clock_state, row) == "raw";
             let shift = queue.shift.filter(|_| !is_raw);
             let queued = shift.map(|shift| seconds(stay.queued.saturating_sub(shift)));
@@ -235,10 +233,10 @@ impl WaitReport {
                 "causes": causes(&server.causes),
             })
         });
-        let held_up = self.longest(|(_, held, _)| *held).into_iter();
-        let held_up = held_up.map(|(row, held, _)| holder(table, row, held));
-        let waited = self.longest(|(_, _, waited)| *waited).into_iter();
-        let waited = waited.filter_map(|(row, ..)| self.of_row(table, row));
+        let held_up = self.longest(|part| part.held).into_iter();
+        let held_up = held_up.map(|part| holder(table, part.row, part.held));
+        let waited = self.longest(|part| part.waited).into_iter();
+        let waited = waited.filter_map(|part| self.of_row(table, part.row));
         let in_proxy = self.direct.of(Cause::Proxy);
         json!({
             "sequences": self.sequences,
@@ -247,7 +245,7 @@ impl WaitReport {
             "in_proxy_s": seconds(in_proxy),
             "in_router_s": seconds(self.direct.total() - self.direct.of_pair() - in_proxy),
             "at_pairs_s": seconds(self.direct.of_pair()),
-            "held_up_others_s": self.parts.iter().map(|(_, held, _)| held).sum::<f64>(),
+            "held_up_others_s": self.parts.iter().map(|part| part.held).sum::<f64>(),
             "by_nobody_seen_s": self.unattributed_s,
             "causes": causes(&self.causes),
             "servers": servers.collect::<Value>(),
@@ -258,9 +256,9 @@ impl WaitReport {
     }
 
     /// The sequences with the largest values of `of`.
-    fn longest(&self, of: impl Fn(&groups::Part) -> f64) -> Vec<groups::Part> {
+    fn longest(&self, of: impl Fn(&Part) -> f64) -> Vec<&Part> {
         let some = self.parts.iter().filter(|part| of(part) > 0.0);
-        let mut all: Vec<groups::Part> = some.copied().collect();
+        let mut all: Vec<&Part> = some.collect();
         all.sort_by(|a, b| of(b).total_cmp(&of(a)));
         all.truncate(MAX_LISTED);
         all
@@ -297,8 +295,8 @@ impl WaitReport {
         let names = causes.iter().map(|cause| cause.heading());
         let causes = Grid::new(heads.chain(names), rows);
         let parts = &self.parts;
-        let sum = |of: fn(&groups::Part) -> f64| duration(parts.iter().map(of).sum());
-        let (caused, waited) = (sum(|part| part.1), sum(|part| part.2));
+        let sum = |of: fn(&Part) -> f64| duration(parts.iter().map(of).sum());
+        let (caused, waited) = (sum(|part| part.held), sum(|part| part.waited));
         let all = ["all", &self.requests.to_string(), "", &caused, &waited].map(str::to_owned);
         let all = (!self.groups.is_empty()).then(|| all.to_vec());
         let groups = self.groups.iter().map(|of| {

@@ -104,22 +104,27 @@ impl Concurrency {
         // Per bucket, nanoseconds times level; divided by the length at the end.
         let buckets = window.buckets();
         let mut series = vec![0.0; buckets.len()];
-        let mut changes: Vec<(i64, i64)> = Vec::new();
+        let (mut starts, mut ends) = (Vec::new(), Vec::new());
         let bucket = |at: i64| ((at - window.whole.start) / window.bucket) as usize;
         let inside = intervals.into_iter();
         for interval in inside.filter_map(|interval| interval.within(&window.whole)) {
-            changes.extend([(interval.start, 1), (interval.end, -1)]);
+            starts.push(interval.start);
+            ends.push(interval.end);
             let touched = bucket(interval.start)..=bucket(interval.end - 1);
             for (sum, index) in series[touched.clone()].iter_mut().zip(touched) {
                 let part = interval.within(&buckets[index]);
                 *sum += part.map_or(0, |part| part.length()) as f64;
             }
         }
-        // At the same time, ends sort before starts.
-        changes.sort_unstable();
-        let (mut level, mut peak) = (0_i64, 0_i64);
-        for (_, change) in changes {
-            level += change;
+        starts.sort_unstable();
+        ends.sort_unstable();
+        let (mut ends, mut level, mut peak) = (ends.into_iter().peekable(), 0, 0);
+        for start in starts {
+            level += 1;
+            // At the same time, ends come before starts.
+            while ends.next_if(|end| *end <= start).is_some() {
+                level -= 1;
+            }
             peak = peak.max(level);
         }
         let total: f64 = series.iter().sum();
@@ -128,7 +133,7 @@ impl Concurrency {
         }
         Concurrency {
             mean: total / window.whole.length().max(1) as f64,
-            peak: peak.unsigned_abs(),
+            peak,
             series,
         }
     }

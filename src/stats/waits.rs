@@ -10,7 +10,7 @@ pub use cause::{ByCause, Cause};
 pub use limits::Limits;
 
 use super::Interval;
-use limits::{Piece, Sweep};
+use limits::{Change, Load, Piece, events, sweep};
 
 /// A sequence at a server. Times are nanoseconds on any one clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,17 +48,19 @@ pub struct ServerFacts {
     pub cause: Option<Cause>,
 }
 
-/// The waiting at a server, by cause and by the sequences that held others up.
+/// The waiting at a server, by cause and by the sequences that held others up. Those are named by their index among its stays.
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
     /// The limits of the server.
     pub limits: Limits,
+    /// The causes of all waiting.
+    pub all: ByCause,
     /// Seconds of waiting that are attributed to no stay: none ran, or unknown requests occupied the server.
     pub unattributed_s: f64,
     /// By cause, the stretches in which all that waited had it, in order of time: few for each piece, of which a run has millions.
-    causes: [Vec<Stretch>; Cause::ALL.len()],
-    /// Prefix sums at the end of each piece, in order of time: what a stay held up is the difference of two.
-    held: Vec<Held>,
+    stretches: [Vec<Stretch>; Cause::ALL.len()],
+    /// For each stay; what it held up is a difference of two.
+    held: Vec<HeldUntil>,
 }
 
 /// A time in which all waiting has the same cause.
@@ -70,12 +72,22 @@ struct Stretch {
     before: i64,
 }
 
-/// The waiting from the beginning up to a time.
+/// Seconds from the beginning up to a time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
-    at: i64,
-    /// Seconds for which a stay that always ran held up a single other that always waited, and all others.
-    seconds: [f64; 2],
+    /// For which a stay that always ran held up a single other that always waited.
+    one: f64,
+    /// For which it held up all others.
+    all: f64,
+}
+
+/// The same, up to each change of a stay.
+#[derive(Clone, Copy, Debug, Default)]
+struct HeldUntil {
+    /// Only that of one other.
+    queued: f64,
+    started: Held,
+    ended: Held,
 }
 
 /// Prefill is the cause if some prefill was under way for at least this share of the time.
@@ -123,47 +135,72 @@ impl Waits {
     pub fn of(stays: &[Stay], known: &ServerFacts) -> Waits {
         let batch = Limits::batch(stays);
         let cuts = known.down.iter().chain(&known.untimed);
-        let cuts = cuts.flat_map(|cut| [cut.start, cut.end]);
-        let sweep = Sweep::of(stays, batch, cuts);
-        let limits = Limits::of(stays, &sweep, batch, known);
+        let events = events(stays, cuts.flat_map(|cut| [cut.start, cut.end]));
+        let pieces = || sweep(stays, &events, batch).filter_map(|(_, piece)| piece);
+        let limits = Limits::of(stays, &Load::of(pieces()), batch, known);
         let judge = Judge {
             limits: &limits,
             batch,
             known,
         };
-        let mut waits = Waits::default();
-        let mut seconds_held = [0.0; 2];
-        for (piece, cause) in sweep.pieces.iter().zip(judge.causes(&sweep.pieces)) {
-            let stretches = &mut waits.causes[cause as usize];
-            match stretches.last_mut() {
-                Some(last) if last.to == piece.from => last.to = piece.to,
-                last => {
-                    let before = last.map_or(0, |last| last.until(last.to));
-                    let (from, to) = (piece.from, piece.to);
-                    stretches.push(Stretch { from, to, before });
-                }
+        let mut causes = judge
+            .causes(pieces().filter(Piece::is_waited_in))
+            .into_iter();
+        let mut waits = Waits {
+            limits,
+            held: vec![HeldUntil::default(); stays.len()],
+            ..Waits::default()
+        };
+        let mut now = Held::default();
+        for ((_, change, stay), piece) in sweep(stays, &events, batch) {
+            if let Some(piece) = piece.filter(Piece::is_waited_in)
+                && let Some(cause) = causes.next()
+            {
+                waits.add(&piece, cause, known, &mut now);
             }
-            let (waiting, running) = (f64::from(piece.waiting), f64::from(piece.running));
-            let by_unknown = matches!(cause, Cause::NotSeen | Cause::Down)
-                || cause == Cause::Unknown && Interval::any_contains(&known.untimed, piece.from);
-            if piece.running == 0 || by_unknown {
-                waits.unattributed_s += seconds(piece) * waiting;
-            } else {
-                let each = seconds(piece) / running;
-                seconds_held[0] += each;
-                seconds_held[1] += each * waiting;
+            let Some(held) = waits.held.get_mut(stay as usize) else {
+                continue;
+            };
+            match change {
+                Change::Queue => held.queued = now.one,
+                // One that never runs has no end.
+                Change::Start => (held.started, held.ended) = (now, now),
+                Change::First => {}
+                Change::End => held.ended = now,
             }
-            let (at, seconds) = (piece.to, seconds_held);
-            waits.held.push(Held { at, seconds });
         }
-        waits.limits = limits;
         waits
+    }
+
+    /// Adds the waiting of a piece, which is later than those before, and what a stay that always ran held up in it.
+    fn add(&mut self, piece: &Piece, cause: Cause, known: &ServerFacts, held: &mut Held) {
+        let stretches = &mut self.stretches[cause as usize];
+        match stretches.last_mut() {
+            Some(last) if last.to == piece.from => last.to = piece.to,
+            last => {
+                let before = last.map_or(0, |last| last.until(last.to));
+                let (from, to) = (piece.from, piece.to);
+                stretches.push(Stretch { from, to, before });
+            }
+        }
+        let (length, waiting) = (piece.to - piece.from, f64::from(piece.waiting));
+        self.all
+            .add(cause, length.saturating_mul(piece.waiting.into()));
+        let by_unknown = matches!(cause, Cause::NotSeen | Cause::Down)
+            || cause == Cause::Unknown && Interval::any_contains(&known.untimed, piece.from);
+        if piece.running == 0 || by_unknown {
+            self.unattributed_s += seconds(piece) * waiting;
+        } else {
+            let each = seconds(piece) / f64::from(piece.running);
+            held.one += each;
+            held.all += each * waiting;
+        }
     }
 
     /// The causes of the whole wait of a stay.
     pub fn causes(&self, stay: &Stay) -> ByCause {
         let mut causes = ByCause::default();
-        for (cause, stretches) in Cause::ALL.into_iter().zip(&self.causes) {
+        for (cause, stretches) in Cause::ALL.into_iter().zip(&self.stretches) {
             let until = |at: i64| {
                 let later = stretches.partition_point(|stretch| stretch.from < at);
                 stretches[..later].last().map_or(0, |last| last.until(at))
@@ -174,34 +211,21 @@ impl Waits {
     }
 
     /// The seconds for which a stay held up others.
-    pub fn held_up(&self, stay: &Stay) -> f64 {
-        self.held_between(stay.started, stay.ended)[1]
+    pub fn held_up(&self, stay: usize) -> f64 {
+        let held = &self.held[stay];
+        held.ended.all - held.started.all
     }
 
-    /// The `max` stays that held up another longest: their indices, and the seconds of its wait, the longest first.
-    pub fn holders(&self, stays: &[Stay], waited: &Stay, max: usize) -> Vec<(usize, f64)> {
-        let held = |stay: &Stay| {
-            let from = stay.started.max(waited.queued);
-            self.held_between(from, stay.ended.min(waited.started))[0]
-        };
-        let mut all: Vec<(usize, f64)> = stays.iter().map(held).enumerate().collect();
-        all.retain(|(_, seconds)| *seconds > 0.0);
+    /// The `max` stays that held up another longest: with the seconds of its wait, the longest first.
+    pub fn holders(&self, waited: usize, max: usize) -> Vec<(usize, f64)> {
+        let (queued, started) = (self.held[waited].queued, self.held[waited].started.one);
+        // Negative if they were not there at the same time.
+        let held = |of: &HeldUntil| of.ended.one.min(started) - of.started.one.max(queued);
+        let all = self.held.iter().map(held).enumerate();
+        let mut all: Vec<(usize, f64)> = all.filter(|(_, seconds)| *seconds > 0.0).collect();
         all.sort_by(|a, b| b.1.total_cmp(&a.1));
         all.truncate(max);
         all
-    }
-
-    /// The seconds of [`Held`] between two times at which a stay changed; none if the second is no later.
-    fn held_between(&self, from: i64, to: i64) -> [f64; 2] {
-        let until = |at: i64| {
-            let later = self.held.partition_point(|held| held.at <= at);
-            self.held[..later].last().copied().unwrap_or_default()
-        };
-        if to <= from {
-            return [0.0; 2];
-        }
-        let (before, after) = (until(from).seconds, until(to).seconds);
-        [after[0] - before[0], after[1] - before[1]]
     }
 }
 
@@ -216,51 +240,74 @@ struct Judge<'k> {
     known: &'k ServerFacts,
 }
 
+/// Seconds of a stretch.
+#[derive(Default)]
+struct Lengths {
+    all: f64,
+    /// While the memory was full.
+    memory: f64,
+    /// While prompts were prefilled.
+    prefilling: f64,
+    /// Of waiting whose cause nothing here explains: while there was room, less those while there was none.
+    with_room: f64,
+}
+
 impl Judge<'_> {
     /// The cause of each piece.
-    fn causes(&self, pieces: &[Piece]) -> Vec<Cause> {
-        let mut causes: Vec<Cause> = Vec::with_capacity(pieces.len());
+    fn causes(&self, pieces: impl Iterator<Item = Piece>) -> Vec<Cause> {
         let is_plain = |piece: &Piece| !self.is_full(piece) && !self.is_down(piece);
         // A stretch lasts until nobody waits, or a limit is reached.
         let continues = |a: &Piece, b: &Piece| a.to == b.from && is_plain(a) && is_plain(b);
-        for stretch in pieces.chunk_by(continues) {
-            let before = causes.len().checked_sub(1);
-            let before = before.filter(|last| pieces[*last].to == stretch[0].from);
-            let common = self.of_stretch(stretch, before.map(|last| causes[last]));
-            let of_piece = |piece| common.unwrap_or_else(|| self.of_piece(piece));
-            causes.extend(stretch.iter().map(of_piece));
+        let (mut causes, mut pieces) = (Vec::new(), pieces.peekable());
+        let (mut until, mut with_room) = (None, 0.0);
+        while let Some(first) = pieces.next() {
+            let at = causes.len();
+            let before = causes.last().filter(|_| until == Some(first.from)).copied();
+            let (mut last, mut lengths) = (first, Lengths::default());
+            loop {
+                causes.push(self.count(&last, &mut lengths));
+                match pieces.next_if(|next| continues(&last, next)) {
+                    Some(next) => last = next,
+                    None => break,
+                }
+            }
+            until = Some(last.to);
+            match self.of_stretch(&first, &lengths, before) {
+                Some(cause) => causes[at..].fill(cause),
+                None => with_room += lengths.with_room,
+            }
         }
         // Others took the room only if there was some for most of the time.
-        let unexplained = pieces.iter().zip(&causes);
-        let unexplained = unexplained.filter(|(_, cause)| **cause == Cause::NotSeen);
-        let with_room = unexplained.map(|(piece, _)| {
-            let waited = seconds(piece) * f64::from(piece.waiting);
-            if self.has_room(piece) {
-                waited
-            } else {
-                -waited
-            }
-        });
-        if with_room.sum::<f64>() < 0.0 {
+        if with_room < 0.0 {
             let all = causes.iter_mut().filter(|cause| **cause == Cause::NotSeen);
             all.for_each(|cause| *cause = Cause::Unknown);
         }
         causes
     }
 
-    /// The cause of a piece whose stretch has several.
-    fn of_piece(&self, piece: &Piece) -> Cause {
-        let is_untimed = Interval::any_contains(&self.known.untimed, piece.from);
-        match self.is_memory(piece) {
-            true => Cause::Memory,
-            false if self.known.is_incomplete || is_untimed => Cause::Unknown,
-            false => Cause::NotSeen,
+    /// Adds a piece to the lengths of its stretch; returns its cause, if the stretch has several.
+    fn count(&self, piece: &Piece, lengths: &mut Lengths) -> Cause {
+        let (length, is_memory) = (seconds(piece), self.is_memory(piece));
+        lengths.all += length;
+        lengths.memory += if is_memory { length } else { 0.0 };
+        lengths.prefilling += if piece.prefilling > 0 { length } else { 0.0 };
+        if is_memory {
+            return Cause::Memory;
         }
+        if self.known.is_incomplete || Interval::any_contains(&self.known.untimed, piece.from) {
+            return Cause::Unknown;
+        }
+        let waited = length * f64::from(piece.waiting);
+        lengths.with_room += if self.has_room(piece) {
+            waited
+        } else {
+            -waited
+        };
+        Cause::NotSeen
     }
 
     /// The cause of a stretch, if all of it has the same.
-    fn of_stretch(&self, stretch: &[Piece], before: Option<Cause>) -> Option<Cause> {
-        let first = stretch.first()?;
+    fn of_stretch(&self, first: &Piece, of: &Lengths, before: Option<Cause>) -> Option<Cause> {
         if self.known.cause.is_some() {
             return self.known.cause;
         }
@@ -270,18 +317,15 @@ impl Judge<'_> {
         if self.is_full(first) {
             return Some(Cause::Slots);
         }
-        let length =
-            |of: &dyn Fn(&&Piece) -> bool| -> f64 { stretch.iter().filter(of).map(seconds).sum() };
-        let all = length(&|_| true);
-        if all * 1e9 <= self.batch as f64 {
+        if of.all * 1e9 <= self.batch as f64 {
             // A free slot is taken only with the next batch, so a short dip below the limit is still waiting for slots.
             let is_dip = before == Some(Cause::Slots);
             return Some(if is_dip { Cause::Slots } else { Cause::Prefill });
         }
-        if length(&|piece| self.is_memory(piece)) >= MAJORITY * all {
+        if of.memory >= MAJORITY * of.all {
             return Some(Cause::Memory);
         }
-        (length(&|piece| piece.prefilling > 0) >= MIN_PREFILLING * all).then_some(Cause::Prefill)
+        (of.prefilling >= MIN_PREFILLING * of.all).then_some(Cause::Prefill)
     }
 
     fn is_full(&self, piece: &Piece) -> bool {

@@ -5,7 +5,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::iter::Peekable;
 use std::path::{Path, PathBuf};
+use std::vec;
 
 use crate::clock::{Stamp, seconds};
 use crate::disk::NewFile;
@@ -238,10 +240,8 @@ struct Joining<'a> {
     repeated: usize,
     /// The offsets of the hops' clocks from the front's.
     offsets: OffsetTable,
-    /// The exchanges that bound the offsets, in order of time: end time, the front's row, the hop's row.
-    exchanges: Vec<(i64, usize, usize)>,
-    /// How many of them `offsets` has.
-    added: usize,
+    /// The exchanges that bound them and are yet to be added, in order of time: end time, the front's row, the hop's row.
+    exchanges: Peekable<vec::IntoIter<(i64, usize, usize)>>,
 }
 
 impl<'a> Joining<'a> {
@@ -295,8 +295,7 @@ impl<'a> Joining<'a> {
             unmatched,
             repeated,
             offsets: OffsetTable::default(),
-            exchanges,
-            added: 0,
+            exchanges: exchanges.into_iter().peekable(),
         }
     }
 
@@ -357,12 +356,10 @@ impl<'a> Joining<'a> {
     fn offset(&mut self, row: usize, hop: usize) -> Option<Offset> {
         let from = stamp(self.front, ColumnId::arrival_time, row)?;
         let to = stamp(self.front, ColumnId::end_time, row)?;
-        while let Some((at, row, hop)) = self.exchanges.get(self.added).copied()
-            && at <= to.nanos().saturating_add(LOOKAHEAD_NANOS)
-        {
+        let until = to.nanos().saturating_add(LOOKAHEAD_NANOS);
+        while let Some((_, row, hop)) = self.exchanges.next_if(|(at, ..)| *at <= until) {
             let bounds = self.bounds_of(row, hop);
             self.offsets.add(self.process(hop), bounds);
-            self.added += 1;
         }
         self.offsets.get_over(self.process(hop), (from, to))
     }

@@ -1,7 +1,7 @@
 //! Reads files of rows: `requests.csv` or a proxy's records, also compressed by gzip. Rows that cannot be read are counted, and the
 //! first of them reported; the others are read.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
@@ -18,7 +18,7 @@ use crate::request::{Column, ColumnId, Outcome, Unit};
 
 use super::cells::Cells;
 use super::store::IDS;
-use super::{Table, in_parallel};
+use super::{Table, joined};
 
 /// What was read from files of rows, and what could not be.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +66,29 @@ impl ReadStats {
         });
         let all: Vec<String> = self.cut.iter().cloned().chain(broken).collect();
         (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// Sets the origin of times, unless an earlier file did, given the first time of a file.
+    fn set_origin(&mut self, path: &Path, time: i64) -> Result<(), Error> {
+        let origin = *self.origin.get_or_insert(origin_of(time, self.began));
+        let base = Base::of(time);
+        if base != Base::of(origin) {
+            return Err(other_base(path, base));
+        }
+        if base == Base::Epoch {
+            self.began = Some(seconds(origin));
+        }
+        Ok(())
+    }
+
+    /// Counts what was parsed of a file, and returns its rows.
+    fn add(&mut self, name: &str, (table, examples, broken): ParsedChunk) -> Table {
+        self.rows += table.len() as u64;
+        self.broken += broken;
+        let examples = examples.iter().map(|example| format!("{name} {example}"));
+        self.examples.extend(examples);
+        self.examples.truncate(MAX_EXAMPLES);
+        table
     }
 }
 
@@ -166,7 +189,7 @@ type Header = Vec<Option<&'static Column>>;
 /// The lines of a file, which may be compressed.
 type Lines = BufReader<Box<dyn Read>>;
 
-/// Passes all rows of a file to `sink`. Chunks of lines are parsed by a thread per processor.
+/// Passes all rows of a file to `sink`. Chunks of lines are parsed by a thread per processor, while the next are read.
 fn read_file(
     path: &Path,
     skipped: &[ColumnId],
@@ -178,64 +201,45 @@ fn read_file(
     let mut line = Vec::new();
     let mut head = (&mut lines).take(MAX_LINE_BYTES);
     head.read_until(b'\n', &mut line).map_err(error)?;
-    let header = parse_header(&line, skipped, &mut stats.unknown_columns).map_err(|reason| {
+    let header = &parse_header(&line, skipped, &mut stats.unknown_columns).map_err(|reason| {
         let hint = "it must name the columns req_id, arrival_time and outcome (or success)";
         Error::read(path, format!("no file of rows: {reason}; {hint}"))
     })?;
     let threads = available_parallelism().map_or(1, usize::from).min(8);
-    let name = path.file_name().unwrap_or_default().display();
-    let (mut has_times, mut is_cut, mut next_line) = (false, false, 2);
-    loop {
-        let mut chunks = Vec::new();
-        while chunks.len() < threads && !is_cut {
-            let mut text = Vec::with_capacity(CHUNK_BYTES + (1 << 16));
-            match read_chunk(&mut lines, &mut text) {
-                // Of a compressed file; what it unpacks to before the cut is as it was written.
-                Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => is_cut = true,
-                read => read.map_err(error)?,
+    let name = path.file_name().unwrap_or_default().display().to_string();
+    let mut has_times = false;
+    let mut chunks = Chunks {
+        lines,
+        next_line: 2,
+        is_cut: false,
+    };
+    std::thread::scope(|scope| {
+        let mut parsing = VecDeque::new();
+        while let Some((first, text)) = chunks.next().map_err(error)? {
+            if !has_times && let Some(time) = first_time(&text, header) {
+                has_times = true;
+                stats.set_origin(path, time)?;
             }
-            let first_line = next_line;
-            next_line += memchr_iter(b'\n', &text).count() as u64;
-            if is_cut {
-                let last = next_line - 1;
-                stats.cut.push(format!(
-                    "{name} is cut off: whatever followed line {last} is missing"
-                ));
-            }
-            if text.is_empty() {
-                break;
-            }
-            next_line += u64::from(!text.ends_with(b"\n"));
-            chunks.push((first_line, text));
-        }
-        if chunks.is_empty() {
-            return Ok(());
-        }
-        let mut times = chunks
-            .iter()
-            .filter_map(|(_, text)| first_time(text, &header));
-        if !has_times && let Some(time) = times.next() {
-            has_times = true;
-            let origin = *stats.origin.get_or_insert(origin_of(time, stats.began));
-            let base = Base::of(time);
-            if base != Base::of(origin) {
-                return Err(other_base(path, base));
-            }
-            if base == Base::Epoch {
-                stats.began = Some(seconds(origin));
+            let origin = stats.origin;
+            parsing.push_back(scope.spawn(move || parse_lines(first, text, header, origin)));
+            if parsing.len() > threads
+                && let Some(oldest) = parsing.pop_front()
+            {
+                sink(stats.add(&name, joined(oldest)), stats.began);
             }
         }
-        let origin = stats.origin;
-        let parse = |(first, text)| parse_lines(first, text, &header, origin);
-        for (table, examples, broken) in in_parallel(chunks, parse) {
-            stats.rows += table.len() as u64;
-            stats.broken += broken;
-            let examples = examples.iter().map(|example| format!("{name} {example}"));
-            stats.examples.extend(examples);
-            stats.examples.truncate(MAX_EXAMPLES);
-            sink(table, stats.began);
+        for rest in parsing {
+            sink(stats.add(&name, joined(rest)), stats.began);
         }
+        Ok::<(), Error>(())
+    })?;
+    if chunks.is_cut {
+        let last = chunks.next_line - 1;
+        stats.cut.push(format!(
+            "{name} is cut off: whatever followed line {last} is missing"
+        ));
     }
+    Ok(())
 }
 
 /// Returns the error of a file whose times count from elsewhere than those of the file before it.
@@ -261,17 +265,46 @@ fn open(path: &Path) -> io::Result<Lines> {
     Ok(BufReader::with_capacity(1 << 18, contents))
 }
 
-/// Reads the next lines into `text`, what there is of them if it fails; nothing at the end of the file, whose last line may be incomplete.
-/// So is one that is much longer than any row: its end is left out.
-fn read_chunk(lines: &mut Lines, text: &mut Vec<u8>) -> io::Result<()> {
-    lines.take(CHUNK_BYTES as u64).read_to_end(text)?;
-    if !text.is_empty() && !text.ends_with(b"\n") {
-        let read = lines.take(MAX_LINE_BYTES).read_until(b'\n', text)?;
-        if read as u64 == MAX_LINE_BYTES && !text.ends_with(b"\n") {
-            lines.skip_until(b'\n')?;
+/// The lines of a file after its first, in chunks.
+struct Chunks {
+    lines: Lines,
+    next_line: u64,
+    /// Whether the file is compressed and cut off.
+    is_cut: bool,
+}
+
+impl Chunks {
+    /// The next lines, and the number of the first; `None` at the end of the file.
+    fn next(&mut self) -> io::Result<Option<(u64, Vec<u8>)>> {
+        let (first, mut text) = (self.next_line, Vec::with_capacity(CHUNK_BYTES + (1 << 16)));
+        if self.is_cut {
+            return Ok(None);
         }
+        match self.read(&mut text) {
+            // What it unpacks to before the cut is as it was written.
+            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => self.is_cut = true,
+            read => read?,
+        }
+        self.next_line += memchr_iter(b'\n', &text).count() as u64;
+        // A line without its end counts too, but for the one in which the file was cut off.
+        let is_incomplete = !text.is_empty() && !text.ends_with(b"\n");
+        self.next_line += u64::from(is_incomplete && !self.is_cut);
+        Ok((!text.is_empty()).then_some((first, text)))
     }
-    Ok(())
+
+    /// Reads the next lines into `text`, what there is of them if it fails; nothing at the end of the file, whose last line may be
+    /// incomplete. So is one that is much longer than any row: its end is left out.
+    fn read(&mut self, text: &mut Vec<u8>) -> io::Result<()> {
+        let lines = &mut self.lines;
+        lines.take(CHUNK_BYTES as u64).read_to_end(text)?;
+        if !text.is_empty() && !text.ends_with(b"\n") {
+            let read = lines.take(MAX_LINE_BYTES).read_until(b'\n', text)?;
+            if read as u64 == MAX_LINE_BYTES && !text.ends_with(b"\n") {
+                lines.skip_until(b'\n')?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Parses the first line of a file. The error is what is wrong with it.
@@ -326,11 +359,13 @@ type ParsedChunk = (Table, Vec<String>, u64);
 /// Parses the lines of a chunk, of which the first has this number.
 fn parse_lines(first: u64, text: Vec<u8>, header: &Header, origin: Option<i64>) -> ParsedChunk {
     let (mut table, mut examples, mut broken) = (Table::default(), Vec::new(), 0);
-    let mut cells = Vec::with_capacity(header.len());
-    let lines = text.split_inclusive(|byte| *byte == b'\n');
-    for (number, line) in (first..).zip(lines) {
-        // Editors leave blank lines at the end.
-        if matches!(line, b"\n" | b"\r\n") {
+    let ends = memchr_iter(b'\n', &text).map(|at| at + 1);
+    let (mut start, mut cells) = (0, Vec::with_capacity(header.len()));
+    for (number, end) in (first..).zip(ends.chain([text.len()])) {
+        let line = &text[start..end];
+        start = end;
+        // Editors leave blank lines at the end, where there is also an empty one.
+        if matches!(line, b"" | b"\n" | b"\r\n") {
             continue;
         }
         cells.clear();
@@ -372,7 +407,9 @@ fn parse_row<'l>(
             Unit::Text if column.id == ColumnId::outcome && Outcome::named(&cell).is_none() => None,
             Unit::Text => Some(Value::Text(cell.clone())),
             // Other programs that saved the file anew write `TRUE` or `true`.
-            Unit::Bool => cell.to_ascii_lowercase().parse().ok().map(Value::Bool),
+            Unit::Bool if cell.eq_ignore_ascii_case("true") => Some(Value::Bool(true)),
+            Unit::Bool if cell.eq_ignore_ascii_case("false") => Some(Value::Bool(false)),
+            Unit::Bool => None,
             Unit::Count => cell.parse().ok().map(Value::Count),
             Unit::Latency | Unit::Seconds => nanos(cell.as_bytes()).map(Value::Nanos),
             Unit::Time => {

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use crate::request::cell::Value;
 use crate::request::{Column, ColumnId, Unit};
 
-/// The cells of a column, of the kind of its unit. A column without cells takes no memory.
-#[derive(Clone, Debug)]
-pub enum Store {
-    /// Counts or nanoseconds.
-    Numbers(Numbers),
-    /// Texts, and booleans as `True` and `False`.
-    Texts(Texts),
+/// The cells of a column. Without any it takes no memory.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    /// Counts or nanoseconds, or the codes of texts.
+    cells: Integers,
+    /// The texts, if it is a column of texts, or of booleans: `True` and `False`.
+    texts: Option<Texts>,
 }
 
 /// Columns whose texts differ in every row, or nearly: the request's id, and others.
@@ -24,127 +24,166 @@ pub(super) const IDS: [ColumnId; 6] = [
     ColumnId::bootstrap_room,
 ];
 
-/// A column of numbers, in `narrow` as long as all fit into 32 bits, else in `wide`. The minimum of the type is an empty cell.
+/// Integers or empty cells, in as few bytes each as all of them fit into: six for the times of a day, in nanoseconds.
 #[derive(Clone, Debug, Default)]
-pub struct Numbers {
-    narrow: Vec<i32>,
-    wide: Vec<i64>,
+pub struct Integers {
+    rows: usize,
+    /// The bytes of a cell; 0 if there are no cells.
+    width: usize,
+    /// The cells, little-endian, after [`WORD`] bytes: whichever cell is read, it is the end of a whole word. The smallest
+    /// integer of this width is an empty cell.
+    bytes: Vec<u8>,
 }
 
-/// An empty cell of numbers.
-const EMPTY: i64 = i64::MIN;
+/// The bytes of an `i64`.
+const WORD: usize = size_of::<i64>();
 
-/// A column of texts, dictionary encoded. The texts of [`IDS`] are not looked up in the dictionary, as nearly all differ.
+/// Texts, dictionary encoded. Those of [`IDS`] are not looked up in the dictionary, as nearly all differ.
 #[derive(Clone, Debug, Default)]
 pub struct Texts {
     /// All distinct texts, one after the other.
     dictionary: String,
-    /// Where each text ends in the dictionary, by code. Code 0 is the empty text.
+    /// Where each text ends in the dictionary, by code.
     ends: Vec<usize>,
     /// The code of each distinct text; empty for ids.
-    codes: HashMap<String, u32, ahash::RandomState>,
+    codes: HashMap<String, i64, ahash::RandomState>,
     are_ids: bool,
-    /// The code of each row's text.
-    cells: Vec<u32>,
 }
 
 impl Store {
     /// A column without cells.
     pub fn of(column: &Column) -> Store {
-        match column.unit {
-            Unit::Text | Unit::Bool => Store::Texts(Texts::new(IDS.contains(&column.id))),
-            _ => Store::Numbers(Numbers::default()),
+        let has_texts = matches!(column.unit, Unit::Text | Unit::Bool);
+        let texts = has_texts.then(|| Texts {
+            are_ids: IDS.contains(&column.id),
+            ..Texts::default()
+        });
+        Store {
+            texts,
+            ..Store::default()
         }
     }
 
     /// Whether no row has a cell in this column.
     pub fn is_empty(&self) -> bool {
-        match self {
-            Store::Numbers(numbers) => numbers.narrow.is_empty() && numbers.wide.is_empty(),
-            Store::Texts(texts) => texts.cells.is_empty(),
-        }
+        self.cells.rows == 0
+    }
+
+    /// The number of a row; `None` if its cell is empty.
+    pub fn number(&self, row: usize) -> Option<i64> {
+        self.cells.get(row).filter(|_| self.texts.is_none())
+    }
+
+    /// The text of a row; `None` if its cell is empty.
+    pub fn text(&self, row: usize) -> Option<&str> {
+        self.texts.as_ref()?.of_code(self.cells.get(row)? as usize)
     }
 
     /// Sets the cell of a row, which may be a new one.
     pub fn put(&mut self, cell: &Value<'_>, row: usize) {
-        match self {
-            Store::Numbers(numbers) => numbers.put(cell.integer().unwrap_or(EMPTY), row),
-            Store::Texts(texts) => {
-                let code = texts.code(cell.text());
-                put(&mut texts.cells, row, code, 0);
+        let cell = match &mut self.texts {
+            None => cell.integer(),
+            Some(texts) => {
+                let before = row.checked_sub(1).and_then(|row| self.cells.get(row));
+                texts.code(cell.text(), before)
             }
-        }
+        };
+        self.cells.put(cell, row);
     }
 
     /// Appends the cells of the same column of another table to this one of `rows` rows.
     pub fn append(&mut self, more: Store, rows: usize) {
-        match (self, more) {
-            (_, more) if more.is_empty() => {}
-            (Store::Numbers(numbers), Store::Numbers(more)) => numbers.append(more, rows),
-            (Store::Texts(texts), Store::Texts(more)) => {
-                texts.cells.resize(rows, 0);
-                let codes: Vec<u32> = more.all().map(|text| texts.code(text)).collect();
-                let cells = more.cells.iter();
-                let cells = cells.filter_map(|code| codes.get(*code as usize));
-                texts.cells.extend(cells);
-            }
-            _ => {}
+        let (Some(texts), Some(others)) = (&mut self.texts, &more.texts) else {
+            return self.cells.append(more.cells, rows);
+        };
+        let codes = others.all().map(|text| texts.code(text, None));
+        let codes: Vec<Option<i64>> = codes.collect();
+        for row in 0..more.cells.rows {
+            let code = more.cells.get(row).and_then(|code| codes[code as usize]);
+            self.cells.put(code, rows + row);
         }
     }
 }
 
-impl Numbers {
-    /// The number of a row, `None` if its cell is empty.
+impl Integers {
+    /// The integer of a row, `None` if its cell is empty.
     pub fn get(&self, row: usize) -> Option<i64> {
-        let narrow = self.narrow.get(row).map(|number| widened(*number));
-        let number = narrow.or_else(|| self.wide.get(row).copied());
-        number.filter(|number| *number != EMPTY)
+        let at = (row + 1) * self.width;
+        let word = self.bytes.get(at..at + WORD)?.try_into().ok()?;
+        let unused = 8 * (WORD - self.width);
+        let integer = i64::from_le_bytes(word) >> unused;
+        (integer != i64::MIN >> unused).then_some(integer)
     }
 
-    fn put(&mut self, number: i64, row: usize) {
-        match narrowed(number) {
-            Some(number) if self.wide.is_empty() => put(&mut self.narrow, row, number, i32::MIN),
-            _ => {
-                self.widen();
-                put(&mut self.wide, row, number, EMPTY);
-            }
+    /// Sets a row's cell. New rows before it are empty; an empty cell makes none.
+    fn put(&mut self, cell: Option<i64>, row: usize) {
+        if cell.is_none() && row >= self.rows {
+            return;
+        }
+        self.widen(cell.map_or(0, width_of));
+        self.fill(row);
+        if row == self.rows {
+            return self.push(cell);
+        }
+        let (at, word) = (WORD + row * self.width, self.word(cell));
+        self.bytes[at..at + self.width].copy_from_slice(&word[..self.width]);
+    }
+
+    /// Appends the cells of another column to this one of `rows` rows.
+    fn append(&mut self, mut more: Integers, rows: usize) {
+        if more.rows == 0 {
+            return;
+        }
+        self.widen(more.width);
+        more.widen(self.width);
+        self.fill(rows);
+        self.rows += more.rows;
+        self.bytes.extend_from_slice(&more.bytes[WORD..]);
+    }
+
+    /// Adds empty cells, up to so many rows.
+    fn fill(&mut self, rows: usize) {
+        while self.rows < rows {
+            self.push(None);
         }
     }
 
-    fn append(&mut self, mut more: Numbers, rows: usize) {
-        if self.wide.is_empty() && more.wide.is_empty() {
-            self.narrow.resize(rows, i32::MIN);
-            return self.narrow.append(&mut more.narrow);
-        }
-        self.widen();
-        more.widen();
-        self.wide.resize(rows, EMPTY);
-        self.wide.append(&mut more.wide);
+    fn push(&mut self, cell: Option<i64>) {
+        self.bytes.extend_from_slice(&self.word(cell));
+        self.rows += 1;
+        self.bytes.truncate(WORD + self.rows * self.width);
     }
 
-    fn widen(&mut self) {
-        let narrow = std::mem::take(&mut self.narrow).into_iter();
-        self.wide.extend(narrow.map(widened));
+    /// A cell, followed by what a word has more.
+    fn word(&self, cell: Option<i64>) -> [u8; WORD] {
+        cell.unwrap_or(i64::MIN >> (8 * (WORD - self.width)))
+            .to_le_bytes()
     }
+
+    /// Makes cells of at least so many bytes.
+    fn widen(&mut self, width: usize) {
+        if width <= self.width {
+            return;
+        }
+        let wider = Integers {
+            rows: 0,
+            width,
+            bytes: vec![0; WORD],
+        };
+        let old = std::mem::replace(self, wider);
+        (0..old.rows).for_each(|row| self.push(old.get(row)));
+    }
+}
+
+/// The bytes that an integer needs, if its negative is to fit too.
+fn width_of(integer: i64) -> usize {
+    let bits = 1 + i64::BITS - integer.unsigned_abs().leading_zeros();
+    WORD.min(bits.div_ceil(8) as usize)
 }
 
 impl Texts {
-    fn new(are_ids: bool) -> Texts {
-        Texts {
-            ends: vec![0],
-            are_ids,
-            ..Texts::default()
-        }
-    }
-
-    /// The text of a row; empty if its cell is.
-    pub fn get(&self, row: usize) -> &str {
-        let code = self.cells.get(row).map_or(0, |code| *code as usize);
-        self.of_code(code).unwrap_or_default()
-    }
-
-    /// The distinct texts by code, the empty one first.
-    pub fn all(&self) -> impl Iterator<Item = &str> {
+    /// The distinct texts by code.
+    fn all(&self) -> impl Iterator<Item = &str> {
         (0..self.ends.len()).filter_map(|code| self.of_code(code))
     }
 
@@ -154,50 +193,24 @@ impl Texts {
             .get(start.copied().unwrap_or(0)..*self.ends.get(code)?)
     }
 
-    /// Returns the code of a text, which is added if it is new.
-    fn code(&mut self, text: &str) -> u32 {
+    /// Returns the code of a text, which is added if it is new; `None` of the empty text. `before`: the code of the row before, of which
+    /// most rows have the text.
+    fn code(&mut self, text: &str, before: Option<i64>) -> Option<i64> {
         if text.is_empty() {
-            return 0;
+            return None;
         }
-        // Most rows have the text of the row before.
-        let last = self.cells.last().map_or(0, |code| *code);
-        if self.of_code(last as usize) == Some(text) {
-            return last;
+        if before.is_some_and(|code| self.of_code(code as usize) == Some(text)) {
+            return before;
         }
         if let Some(code) = self.codes.get(text) {
-            return *code;
+            return Some(*code);
         }
-        let code = self.ends.len() as u32;
+        let code = self.ends.len() as i64;
         self.dictionary.push_str(text);
         self.ends.push(self.dictionary.len());
         if !self.are_ids {
             self.codes.insert(text.to_owned(), code);
         }
-        code
-    }
-}
-
-fn widened(number: i32) -> i64 {
-    match number {
-        i32::MIN => EMPTY,
-        number => number.into(),
-    }
-}
-
-/// The same number in 32 bits, if it fits.
-fn narrowed(number: i64) -> Option<i32> {
-    match number {
-        EMPTY => Some(i32::MIN),
-        number => i32::try_from(number).ok().filter(|of| *of != i32::MIN),
-    }
-}
-
-/// Sets a row's cell. New rows before it get `empty`; an empty cell makes none.
-fn put<C: Copy + PartialEq>(cells: &mut Vec<C>, row: usize, cell: C, empty: C) {
-    if cells.len() <= row && cell != empty {
-        cells.resize(row + 1, empty);
-    }
-    if let Some(old) = cells.get_mut(row) {
-        *old = cell;
+        Some(code)
     }
 }

@@ -1,6 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::request::{Breakdown, Unseens};
 
 impl Table {
     /// Adds a row of cells such as `host=a:1`, with a comma and a space between them; those without a value are left out.
@@ -69,6 +70,51 @@ fn times_that_are_too_far_apart_are_not_related() {
     ]);
     let nanos = |row| table.between(ColumnId::arrival_time, ColumnId::finish_time, row);
     assert_eq!([0, 1].map(nanos), [None, Some(2 * NANOS)]);
+}
+
+/// Cells get wider with what is put into their column; in another row, or removed, they leave the others as they were.
+#[test]
+fn cells_are_what_was_put_whatever_else_is_in_their_column() {
+    let edges = (0..63).flat_map(|bits| [-1, 0, 1].map(|more| (1_i64 << bits) + more));
+    let numbers: Vec<i64> = edges.flat_map(|edge| [edge, -edge]).collect();
+    let row = |number: i64| {
+        let mut table = Table::of_lines([""]);
+        let text = Value::Text(number.to_string().into());
+        table.push_cells([
+            (ColumnId::elapsed, Value::Nanos(number)),
+            (ColumnId::error, text),
+        ]);
+        table
+    };
+    let mut table = Table::default();
+    numbers.iter().for_each(|number| table.append(row(*number)));
+    let none = Row::default();
+    for (at, number) in numbers.iter().enumerate().rev() {
+        assert_eq!(table.integer(ColumnId::elapsed, 2 * at), None);
+        assert_eq!(table.integer(ColumnId::elapsed, 2 * at + 1), Some(*number));
+        assert_eq!(table.text(ColumnId::error, 2 * at + 1), number.to_string());
+        table.put_row(2 * at + 1, &none, |_| true);
+        assert_eq!(table.value(ColumnId::error, 2 * at + 1), Value::Empty);
+    }
+    let empty = |row| table.integer(ColumnId::elapsed, row).is_none();
+    assert!((0..=2 * numbers.len()).all(empty));
+}
+
+/// Of a row's columns all that its stages need are read for them.
+#[test]
+fn stages_are_those_of_the_whole_row() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    for name in ["rows.csv", "golden/report/h200.csv"] {
+        let table = Table::read(&data.join(name));
+        for first in table.first_rows() {
+            let of = |row: &Row| (row.last_seen(), Unseens::of(row), Breakdown::of(row));
+            assert_eq!(
+                of(&table.row(first)),
+                of(&table.request(first)[0]),
+                "{name} {first}"
+            );
+        }
+    }
 }
 
 /// Files in a folder of their own.

@@ -100,17 +100,17 @@ impl WaitLog {
     /// may still run that ran then, nothing is concluded from their absence.
     pub fn judge(&self, row: &Row) -> Option<Judged> {
         let (worker, stay) = wait(row)?;
-        let (stays, known) = {
+        let (stays, at, known) = {
             let log = self.0.lock();
             let of = log.timed.get(&(worker.to_owned(), row.dp_rank))?;
             let at = of.stays.iter().rposition(|(_, other)| *other == stay)?;
             let mut known = of.facts(worker, &log.untimed);
             known.is_incomplete = at >= of.counted;
-            (of.all(), known)
+            (of.all(), at, known)
         };
         let waits = Waits::of(&stays, &known);
         let cause = waits.causes(&stay).main()?;
-        let holders = waits.holders(&stays, &stay, cause.has_holders().into());
+        let holders = waits.holders(at, cause.has_holders().into());
         Some(Judged {
             cause,
             slots: waits.limits.slots,

@@ -1,7 +1,5 @@
 //! The time of requests by stage.
 
-use std::thread::available_parallelism;
-
 use crate::clock::seconds;
 use crate::report::capitalized;
 use crate::report::timeline::{labelled, mark};
@@ -13,8 +11,6 @@ use super::counts::Request;
 
 /// The width of the bar of all the time, columns: what the figures leave of 80.
 const BAR_WIDTH: usize = 39;
-/// The fewest requests that are worth a thread.
-const MIN_CHUNK: usize = 1000;
 /// The smallest share of the time that is worth a line.
 const MIN_SHARE: f64 = 0.01;
 
@@ -29,10 +25,8 @@ impl TimeSpent {
             }
             spent
         };
-        let threads = available_parallelism().map_or(1, usize::from);
-        let chunks = requests.chunks(requests.len().div_ceil(threads).max(MIN_CHUNK));
         let mut spent = <[TimeSpent; 2]>::default();
-        for more in in_parallel(chunks, of_some) {
+        for more in in_parallel(requests, of_some) {
             TimeSpent::add_both(&mut spent, more);
         }
         spent

@@ -15,7 +15,7 @@ use crate::report::render::{lines_of, max_rate, named, of_runs, servers_table};
 use crate::report::why::WaitReport;
 use crate::request::{Breakdown, Column, ColumnId, StageSet, TimeSpent};
 use crate::stats::waits::{ByCause, Cause};
-use crate::table::Table;
+use crate::table::{Table, in_parallel};
 
 /// The latencies with a chart of their distribution.
 const SHOWN: [ColumnId; 5] = [
@@ -139,6 +139,7 @@ fn series(report: &RunReport<'_>) -> Value {
 }
 
 /// The requests of a run, by their stages.
+#[derive(Clone)]
 struct Requests {
     /// The length of a slot, seconds.
     slot: f64,
@@ -156,22 +157,37 @@ impl Requests {
         let began = |row| table.began(row).map_or(0.0, seconds).max(0.0);
         let last = table.first_rows().map(began).fold(0.0, f64::max);
         let slot = slot_of(last, SLOTS as f64 - 1.0);
-        let mut slots = vec![<[TimeSpent; 2]>::default(); (last / slot) as usize + 1];
-        let mut all = Vec::new();
-        for row in table.first_rows() {
-            let record = table.row(row);
-            let mut spent = <[TimeSpent; 2]>::default();
-            TimeSpent::count_both(&mut spent, &record, Breakdown::of(&record).as_ref());
-            if spent[0].requests == 0 {
-                continue;
+        let none = Requests {
+            slot,
+            slots: vec![<[TimeSpent; 2]>::default(); (last / slot) as usize + 1],
+            all: Vec::new(),
+        };
+        let of_some = |firsts: &[usize]| {
+            let mut some = none.clone();
+            for row in firsts {
+                let record = table.row(*row);
+                let mut spent = <[TimeSpent; 2]>::default();
+                TimeSpent::count_both(&mut spent, &record, Breakdown::of(&record).as_ref());
+                if spent[0].requests == 0 {
+                    continue;
+                }
+                let total = spent.each_ref().map(|spent| spent.total_nanos);
+                some.all.push((*row, total));
+                let slot = some.slots.get_mut((began(*row) / slot) as usize);
+                if let Some(slot) = slot.filter(|_| record.is_ok()) {
+                    TimeSpent::add_both(slot, spent);
+                }
             }
-            all.push((row, spent.each_ref().map(|spent| spent.total_nanos)));
-            let slot = slots.get_mut((began(row) / slot) as usize);
-            if let Some(slot) = slot.filter(|_| record.is_ok()) {
-                TimeSpent::add_both(slot, spent);
-            }
+            some
+        };
+        let firsts: Vec<usize> = table.first_rows().collect();
+        let mut requests = none.clone();
+        for more in in_parallel(&firsts, of_some) {
+            requests.all.extend(more.all);
+            let slots = requests.slots.iter_mut().zip(more.slots);
+            slots.for_each(|(slot, more)| TimeSpent::add_both(slot, more));
         }
-        Requests { slot, slots, all }
+        requests
     }
 
     /// The mean seconds of each stage by the time of arrival; null if a stage was not measured.

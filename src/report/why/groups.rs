@@ -1,6 +1,6 @@
 //! Kinds of requests with their shares of the requests, tokens, and waiting that they caused and had themselves.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -59,12 +59,40 @@ type Class<'t> = Option<(usize, &'t str)>;
 /// A property, and what gives the class of a row.
 type Kind<'t> = (&'t str, &'t dyn Fn(usize) -> Class<'t>);
 
-/// A row, the seconds for which its sequence held up others, and its wait in seconds.
-pub type Part = (usize, f64, f64);
+/// The part of a sequence in the waiting.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Its row.
+    pub row: usize,
+    /// The seconds for which it held up others.
+    pub held: f64,
+    /// Its wait, seconds.
+    pub waited: f64,
+}
 
-/// The groups of a run's requests by each property with several classes. `by_request`: how many of the parts each request has, by its
-/// first row.
-pub fn of(table: &Table, parts: &[Part], by_request: &HashMap<usize, f64>) -> Vec<Group> {
+impl Part {
+    /// Makes the parts of stays those of rows, in their order. A sequence of a pair has a stay at each of its servers.
+    pub fn by_row(mut of_stays: Vec<Part>) -> Vec<Part> {
+        of_stays.sort_by_key(|part| part.row);
+        of_stays.dedup_by(|next, part| {
+            let is_same = next.row == part.row;
+            if is_same {
+                part.held += next.held;
+                part.waited += next.waited;
+            }
+            is_same
+        });
+        of_stays
+    }
+
+    /// The parts of each request.
+    pub fn by_request<'p>(parts: &'p [Part], table: &Table) -> impl Iterator<Item = &'p [Part]> {
+        parts.chunk_by(|a, b| table.first_of(a.row) == table.first_of(b.row))
+    }
+}
+
+/// The groups of a run's requests by each property with several classes.
+pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
     let count = |column, row| table.integer(column, row).map(i64::unsigned_abs);
     let prompt = |row| count(ColumnId::actual_prompt_tokens, row);
     let word = |column, row| Some((0, table.text(column, row))).filter(|of| !of.1.is_empty());
@@ -88,16 +116,14 @@ pub fn of(table: &Table, parts: &[Part], by_request: &HashMap<usize, f64>) -> Ve
         ("endpoint", &|row| word(ColumnId::endpoint, row)),
         ("model", &|row| word(ColumnId::model, row)),
     ];
-    let mut all = kinds
-        .map(|(by, of)| by_class(table, parts, by_request, (by, of)))
-        .concat();
+    let mut all = kinds.map(|kind| by_class(table, parts, kind)).concat();
     let pairs = |row| label_pairs(table.text(ColumnId::labels, row));
-    let headers = parts.iter().flat_map(|(row, ..)| pairs(*row));
+    let headers = parts.iter().flat_map(|part| pairs(part.row));
     let headers: BTreeSet<&str> = headers.map(|(header, _)| header).collect();
     for header in headers {
         let value = |row| pairs(row).find(|(name, _)| *name == header);
         let class = |row| value(row).map(|(_, value)| (0, value));
-        all.extend(by_class(table, parts, by_request, (header, &class)));
+        all.extend(by_class(table, parts, (header, &class)));
     }
     all
 }
@@ -108,24 +134,21 @@ fn between<'t>(edges: &[u64], names: &'t [impl AsRef<str>], number: u64) -> Clas
     Some((at, names.get(at)?.as_ref()))
 }
 
-fn by_class<'t>(
-    table: &Table,
-    parts: &[Part],
-    by_request: &HashMap<usize, f64>,
-    (by, of): Kind<'t>,
-) -> Vec<Group> {
+fn by_class<'t>(table: &Table, parts: &[Part], (by, of): Kind<'t>) -> Vec<Group> {
     let mut groups: BTreeMap<(usize, &'t str), Sums> = BTreeMap::new();
     let mut all = Sums::default();
-    for (row, held, waited) in parts {
-        let tokens = |column| table.number(column, *row).unwrap_or(0.0);
+    for request in Part::by_request(parts, table) {
         // A request and its prompt count once, in equal parts for its sequences.
-        let part = 1.0 / by_request.get(&table.first_of(*row)).unwrap_or(&1.0);
-        let prompt = tokens(ColumnId::actual_prompt_tokens) * part;
-        let tokens = prompt + tokens(ColumnId::actual_output_tokens);
-        let sums = [part, tokens, *held, *waited];
-        let class = of(*row).unwrap_or((usize::MAX, UNKNOWN));
-        for sum in [&mut all, groups.entry(class).or_default()] {
-            sum.iter_mut().zip(sums).for_each(|(sum, of)| *sum += of);
+        let share = 1.0 / request.len() as f64;
+        for part in request {
+            let tokens = |column| table.number(column, part.row).unwrap_or(0.0);
+            let prompt = tokens(ColumnId::actual_prompt_tokens) * share;
+            let tokens = prompt + tokens(ColumnId::actual_output_tokens);
+            let sums = [share, tokens, part.held, part.waited];
+            let class = of(part.row).unwrap_or((usize::MAX, UNKNOWN));
+            for sum in [&mut all, groups.entry(class).or_default()] {
+                sum.iter_mut().zip(sums).for_each(|(sum, of)| *sum += of);
+            }
         }
     }
     if groups.len() < 2 {

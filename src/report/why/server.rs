@@ -34,6 +34,7 @@ pub(super) struct Queue {
     pub(super) waits: Waits,
     /// The shift from the run's times to those of the stays, nanoseconds; `None` if the clocks cannot be compared.
     pub(super) shift: Option<i64>,
+    /// Ascending.
     pub(super) rows: Vec<usize>,
     pub(super) stays: Vec<Stay>,
 }
@@ -70,12 +71,10 @@ impl Server {
         (&self.host, self.rank)
     }
 
-    /// Its stays with their queues and rows.
-    pub(super) fn stays(&self) -> impl Iterator<Item = (&Queue, usize, &Stay)> + '_ {
-        self.queues.values().flat_map(|queue| {
-            let all = queue.rows.iter().zip(&queue.stays);
-            all.map(move |(row, stay)| (queue, *row, stay))
-        })
+    /// Its stays: their queues, and their places in these.
+    pub(super) fn stays(&self) -> impl Iterator<Item = (&Queue, usize)> {
+        let queues = self.queues.values();
+        queues.flat_map(|queue| (0..queue.stays.len()).map(move |at| (queue, at)))
     }
 
     /// The most requests that it runs at once, and the source of that.
@@ -112,9 +111,7 @@ impl Server {
         for (cause, queue) in &mut self.queues {
             known.cause = *cause;
             queue.waits = Waits::of(&queue.stays, &known);
-            for stay in &queue.stays {
-                self.causes.add_all(&queue.waits.causes(stay));
-            }
+            self.causes.add_all(&queue.waits.all);
         }
         self.name = match rank.filter(|_| ranks > 1) {
             Some(rank) => format!("{name} rank {rank}"),

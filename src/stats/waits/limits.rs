@@ -2,11 +2,11 @@
 //! over their stays, in order of time, counts how many waited and ran.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::ops::{RangeBounds, RangeInclusive};
 
 use super::{ServerFacts, Stay};
 
-/// A stretch of time in which the same sequences waited and ran.
+/// A time in which the same sequences waited and ran, at least one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Piece {
     /// Its begin, nanoseconds.
@@ -21,13 +21,15 @@ pub struct Piece {
     pub running: u32,
     /// Those of them without a token yet.
     pub prefilling: u32,
-    /// Tokens of KV cache for those that ran and the next to start.
+    /// Tokens of KV cache for those that ran.
+    pub held: u64,
+    /// The same with those of the next to start.
     pub tokens: u64,
 }
 
 /// A change of a stay. At the same time, ends come before starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Change {
+pub enum Change {
     /// It ends.
     End,
     /// Its first token is made.
@@ -39,25 +41,23 @@ enum Change {
 }
 
 /// The time, the change, and the index of the stay.
-type Event = (i64, Change, u32);
+pub type Event = (i64, Change, u32);
 
 /// A distribution over time: how long each value lasted, possibly weighted.
 #[derive(Clone, Debug, Default)]
 struct Durations(BTreeMap<u64, f64>);
 
-/// The result of a sweep.
+/// What a sweep shows of a server.
 #[derive(Clone, Debug, Default)]
-pub struct Sweep {
-    /// The time in which any sequence waited, in order.
-    pub pieces: Vec<Piece>,
+pub struct Load {
     /// All time, by the number of sequences that ran.
     ran: BTreeMap<u32, Ran>,
     /// How long the running sequences needed each number of tokens.
-    tokens: Durations,
+    held: Durations,
 }
 
 /// The time in which as many sequences ran.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Ran {
     /// Nanoseconds.
     time: f64,
@@ -65,11 +65,18 @@ struct Ran {
     waited: f64,
     /// Those of them while prompts were prefilled.
     prefilling: f64,
-    /// Those, times the sequences that decoded.
+    /// Nanoseconds of the long waits, times the sequences that decoded.
     decoding: f64,
+    /// Nanoseconds of the long waits, by the tokens of [`Piece::tokens`].
+    tokens: Durations,
 }
 
 impl Piece {
+    /// Whether any sequence waited.
+    pub fn is_waited_in(&self) -> bool {
+        self.waiting > 0
+    }
+
     /// Nanoseconds of long waits.
     fn weight(&self) -> f64 {
         f64::from(self.long) * (self.to - self.from) as f64
@@ -77,6 +84,13 @@ impl Piece {
 }
 
 impl Durations {
+    /// The sums of durations by value.
+    fn of(all: impl Iterator<Item = (u64, f64)>) -> Durations {
+        let mut durations = Durations::default();
+        all.for_each(|(value, weight)| durations.add(value, weight));
+        durations
+    }
+
     /// Adds a duration of a value.
     fn add(&mut self, value: u64, weight: f64) {
         *self.0.entry(value).or_default() += weight;
@@ -128,75 +142,89 @@ fn rounded(tokens: u64) -> u64 {
     tokens >> bits << bits
 }
 
-impl Sweep {
-    fn add(&mut self, piece: &Piece) {
-        let ran = self.ran.entry(piece.running).or_default();
-        let (time, waited) = ((piece.to - piece.from) as f64, piece.weight());
-        ran.time += time;
-        ran.waited += waited;
-        ran.prefilling += if piece.prefilling > 0 { waited } else { 0.0 };
-        ran.decoding += waited * f64::from(piece.running - piece.prefilling);
-        if piece.running > 0 {
-            self.tokens.add(rounded(piece.tokens), time);
-        }
-    }
-
-    /// Sweeps over stays at one server. Waits longer than `batch` nanoseconds are long. A piece ends at each of the `cuts`.
-    pub fn of(stays: &[Stay], batch: i64, cuts: impl Iterator<Item = i64>) -> Sweep {
-        let mut sweep = Sweep::default();
-        let events = events(stays, cuts);
-        let starts = events.iter();
-        let mut starts = starts.filter(|event| event.1 == Change::Start).peekable();
-        let origin = events.first().map_or(0, |event| event.0);
-        let (mut now, mut reserved) = (Piece::default(), Reserved::default());
-        now.from = origin;
-        for (at, change, index) in &events {
+/// A sweep over stays at one server, of which the `events` are all changes: at each, the piece that it ends, if that was of any length. The
+/// pieces are made anew at each sweep, which takes less time than a list of them, of millions in a long run, takes memory. Waits longer than
+/// `batch` nanoseconds are long.
+pub fn sweep<'s>(
+    stays: &'s [Stay],
+    events: &'s [Event],
+    batch: i64,
+) -> impl Iterator<Item = (Event, Option<Piece>)> + 's {
+    let starts = events.iter();
+    let mut starts = starts.filter(|event| event.1 == Change::Start).peekable();
+    let origin = events.first().map_or(0, |event| event.0);
+    let (mut now, mut reserved) = (Piece::default(), Reserved::default());
+    now.from = origin;
+    events.iter().map(move |event| {
+        let (at, change, index) = *event;
+        let piece = (at > now.from && now.running + now.waiting > 0).then(|| {
             let length = (at - now.from) as f64;
-            now.tokens = reserved.at((at - origin) as f64 - length / 2.0);
-            now.to = *at;
-            if *at > now.from && now.running + now.waiting > 0 {
-                sweep.add(&now);
+            let held = reserved.at((at - origin) as f64 - length / 2.0);
+            let next = starts.peek().and_then(|start| stays.get(start.2 as usize));
+            let (prompt, output) = next.map_or((0.0, 0.0), Stay::tokens);
+            let tokens = held + (prompt + output) as u64;
+            Piece {
+                to: at,
+                held,
+                tokens,
+                ..now
             }
-            if *at > now.from && now.waiting > 0 {
-                let next = starts.peek().and_then(|start| stays.get(start.2 as usize));
-                let (prompt, output) = next.map_or((0.0, 0.0), Stay::tokens);
-                let tokens = now.tokens + (prompt + output) as u64;
-                sweep.pieces.push(Piece { tokens, ..now });
-            }
-            now.from = *at;
-            let Some(stay) = stays.get(*index as usize) else {
-                continue;
-            };
-            let is_long = u32::from(stay.waited() > batch);
-            let has_first = u32::from(stay.prefill_end().is_some());
-            match change {
-                Change::Queue => (now.waiting, now.long) = (now.waiting + 1, now.long + is_long),
-                Change::Start => {
-                    starts.next();
-                    (now.waiting, now.long) = (now.waiting - 1, now.long - is_long);
-                    if stay.runs() {
-                        now.running += 1;
-                        now.prefilling += has_first;
-                        reserved.add(1.0, stay, origin);
-                    }
+        });
+        now.from = at;
+        let Some(stay) = stays.get(index as usize) else {
+            return (*event, piece);
+        };
+        let is_long = u32::from(stay.waited() > batch);
+        let has_first = u32::from(stay.prefill_end().is_some());
+        match change {
+            Change::Queue => (now.waiting, now.long) = (now.waiting + 1, now.long + is_long),
+            Change::Start => {
+                starts.next();
+                (now.waiting, now.long) = (now.waiting - 1, now.long - is_long);
+                if stay.runs() {
+                    now.running += 1;
+                    now.prefilling += has_first;
+                    reserved.add(1.0, stay, origin);
                 }
-                Change::First => now.prefilling -= has_first,
-                Change::End => {
-                    now.running -= 1;
-                    reserved.add(-1.0, stay, origin);
-                    if now.running == 0 {
-                        // Without rounding errors of the past.
-                        reserved = Reserved::default();
-                    }
+            }
+            Change::First => now.prefilling -= has_first,
+            Change::End => {
+                now.running -= 1;
+                reserved.add(-1.0, stay, origin);
+                if now.running == 0 {
+                    // Without rounding errors of the past.
+                    reserved = Reserved::default();
                 }
             }
         }
-        sweep
+        (*event, piece)
+    })
+}
+
+impl Load {
+    /// The load of all pieces.
+    pub fn of(pieces: impl Iterator<Item = Piece>) -> Load {
+        let mut load = Load::default();
+        for piece in pieces {
+            let ran = load.ran.entry(piece.running).or_default();
+            let (time, waited) = ((piece.to - piece.from) as f64, piece.weight());
+            ran.time += time;
+            ran.waited += waited;
+            ran.prefilling += if piece.prefilling > 0 { waited } else { 0.0 };
+            ran.decoding += waited * f64::from(piece.running - piece.prefilling);
+            if piece.long > 0 {
+                ran.tokens.add(rounded(piece.tokens), waited);
+            }
+            if piece.running > 0 {
+                load.held.add(rounded(piece.held), time);
+            }
+        }
+        load
     }
 }
 
 /// All changes in order of time, and the cuts, which have no stay. Stays that never ran have no end and no first token.
-fn events(stays: &[Stay], cuts: impl Iterator<Item = i64>) -> Vec<Event> {
+pub fn events(stays: &[Stay], cuts: impl Iterator<Item = i64>) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::with_capacity(stays.len() * 4);
     for (stay, index) in stays.iter().zip(0..) {
         events.push((stay.queued, Change::Queue, index));
@@ -259,84 +287,79 @@ impl Limits {
         median.map_or(DEFAULT_BATCH, |nanos| nanos.clamp(MIN_BATCH, MAX_BATCH))
     }
 
-    /// The known limits, and those inferred from a sweep.
-    pub fn of(stays: &[Stay], sweep: &Sweep, batch: i64, known: &ServerFacts) -> Limits {
+    /// The known limits, and those inferred from the load.
+    pub fn of(stays: &[Stay], load: &Load, batch: i64, known: &ServerFacts) -> Limits {
         let long = stays.iter().filter(|stay| stay.waited() > batch).count();
         let is_enough = long >= MIN_LONG_WAITS;
-        let mut ran = Durations::default();
-        let running = sweep.ran.range(1..);
-        running.for_each(|(running, of)| ran.add(u64::from(*running), of.time));
-        let found = || match below(&sweep.pieces, None) {
+        let running = load.ran.range(1..);
+        let running = Durations::of(running.map(|(running, of)| (u64::from(*running), of.time)));
+        let found = || match load.tokens(..) {
             // A limit of memory, of which the values vary less, is no limit of slots.
-            (Some(_), _) => None,
-            _ => slots(&sweep.ran),
+            Some((Some(_), _)) => None,
+            _ => load.slots(),
         };
         let slots = known.slots.or_else(|| is_enough.then(found)?);
         let from_pool = known.pool.map(|pool| pool as f64 * FULL);
         let is_told = known.is_incomplete || from_pool.is_some();
-        let found = (is_enough && !is_told).then(|| below(&sweep.pieces, slots));
+        let below_slots = ..slots.unwrap_or(u32::MAX);
+        let found = (is_enough && !is_told)
+            .then(|| load.tokens(below_slots))
+            .flatten();
         let (found, may_be_memory) = found.unwrap_or_default();
         Limits {
             slots,
             tokens: from_pool.or(found),
             may_be_memory,
-            ran: ran.quantile(0.99).unwrap_or(0),
-            held: sweep.tokens.quantile(0.99).unwrap_or(0),
+            ran: running.quantile(0.99).unwrap_or(0),
+            held: load.held.quantile(0.99).unwrap_or(0),
         }
     }
 }
 
-/// The slots: about as many ran whenever any waited long.
-fn slots(ran: &BTreeMap<u32, Ran>) -> Option<u32> {
-    let by_waiting = |a: &(_, &Ran), b: &(_, &Ran)| a.1.waited.total_cmp(&b.1.waited);
-    let (limit, at_limit) = ran.iter().max_by(by_waiting)?;
-    let band = limit - limit / 16..=limit + (limit / 8).max(1);
-    let sum = |range: RangeInclusive<u32>, value: fn(&Ran) -> f64| -> f64 {
-        ran.range(range).map(|(_, ran)| value(ran)).sum()
-    };
-    let inside = sum(band.clone(), |ran| ran.waited);
-    let all = sum(0..=u32::MAX, |ran| ran.waited);
-    // If many end at once, their slots are refilled one prefill batch at a time: waiting below the limit is for a turn of prefill.
-    let turns = sum(0..=band.start().saturating_sub(1), |ran| ran.prefilling);
-    let ran_from = |min: u32| sum(min..=u32::MAX, |ran| ran.time);
-    let is_limit = *limit > 0
-        && at_limit.waited > 0.0
-        && inside >= MIN_AT_LIMIT * (all - turns)
-        && inside >= MIN_OF_ALL * all
-        && ran_from(band.end() + 1) <= MAX_EXCEEDED * ran_from(*band.start())
-        && at_limit.decoding >= MIN_DECODING * at_limit.waited * f64::from(*limit);
-    is_limit.then_some(*limit)
-}
-
-/// The limit of tokens of the pieces below a number of slots, and whether an unknown one is possible.
-fn below(pieces: &[Piece], slots: Option<u32>) -> (Option<f64>, bool) {
-    let is_below = |piece: &&Piece| slots.is_none_or(|slots| piece.running < slots);
-    tokens(&pieces.iter().filter(is_below).collect::<Vec<_>>()).unwrap_or_default()
-}
-
-/// The limit of tokens: about as many were needed whenever any waited long, however many sequences ran; and whether an unknown limit is
-/// possible. `None` without numbers of tokens.
-fn tokens(pieces: &[&Piece]) -> Option<(Option<f64>, bool)> {
-    let (mut tokens, mut running) = (Durations::default(), Durations::default());
-    for piece in pieces.iter().filter(|piece| piece.long > 0) {
-        tokens.add(rounded(piece.tokens), piece.weight());
-        running.add(u64::from(piece.running), piece.weight());
+impl Load {
+    /// The slots: about as many ran whenever any waited long.
+    fn slots(&self) -> Option<u32> {
+        let by_waiting = |a: &(_, &Ran), b: &(_, &Ran)| a.1.waited.total_cmp(&b.1.waited);
+        let (limit, at_limit) = self.ran.iter().max_by(by_waiting)?;
+        let band = limit - limit / 16..=limit + (limit / 8).max(1);
+        let sum = |range: RangeInclusive<u32>, value: fn(&Ran) -> f64| -> f64 {
+            self.ran.range(range).map(|(_, ran)| value(ran)).sum()
+        };
+        let inside = sum(band.clone(), |ran| ran.waited);
+        let all = sum(0..=u32::MAX, |ran| ran.waited);
+        // If many end at once, their slots are refilled one prefill batch at a time: waiting below the limit is for a turn of prefill.
+        let turns = sum(0..=band.start().saturating_sub(1), |ran| ran.prefilling);
+        let ran_from = |min: u32| sum(min..=u32::MAX, |ran| ran.time);
+        let is_limit = *limit > 0
+            && at_limit.waited > 0.0
+            && inside >= MIN_AT_LIMIT * (all - turns)
+            && inside >= MIN_OF_ALL * all
+            && ran_from(band.end() + 1) <= MAX_EXCEEDED * ran_from(*band.start())
+            && at_limit.decoding >= MIN_DECODING * at_limit.waited * f64::from(*limit);
+        is_limit.then_some(*limit)
     }
-    let spread = |of: &Durations| {
-        let [low, high] = [of.quantile(0.1)?, of.quantile(0.9)?].map(|value| value as f64);
-        Some((high - low) / high.max(1.0))
-    };
-    let least = tokens.quantile(0.1).filter(|least| *least > 0)?;
-    let of_tokens = spread(&tokens)?;
-    let sum = |running: fn(&Piece) -> u32| -> f64 {
-        let weighted = |of: &&Piece| of.weight() * f64::from(running(of));
-        pieces.iter().map(weighted).sum()
-    };
-    // Sequences held their slots to decode while others waited, not only for their prefill.
-    let decoding = sum(|piece| piece.running - piece.prefilling);
-    let mostly_decodes = decoding >= MIN_DECODING * sum(|piece| piece.running);
-    let may_be = of_tokens <= MAX_SPREAD && mostly_decodes;
-    let is_limit = may_be && of_tokens < MAX_SPREAD_RATIO * spread(&running)?;
-    let limit = is_limit.then_some(least as f64 * MIN_AT_LIMIT);
-    Some((limit, may_be && !is_limit))
+
+    /// The limit of tokens while so many ran: about as many were needed whenever any waited long, however many sequences ran; and whether
+    /// an unknown limit is possible. `None` without numbers of tokens.
+    fn tokens(&self, running: impl RangeBounds<u32> + Clone) -> Option<(Option<f64>, bool)> {
+        let ran = || self.ran.range(running.clone());
+        let tokens = ran().flat_map(|(_, of)| &of.tokens.0);
+        let tokens = Durations::of(tokens.map(|(tokens, waited)| (*tokens, *waited)));
+        let running = Durations::of(ran().map(|(running, of)| (u64::from(*running), of.waited)));
+        let spread = |of: &Durations| {
+            let [low, high] = [of.quantile(0.1)?, of.quantile(0.9)?].map(|value| value as f64);
+            Some((high - low) / high.max(1.0))
+        };
+        let least = tokens.quantile(0.1).filter(|least| *least > 0)?;
+        let of_tokens = spread(&tokens)?;
+        // Sequences held their slots to decode while others waited, not only for their prefill.
+        let decoding: f64 = ran().map(|(_, of)| of.decoding).sum();
+        let all: f64 = ran()
+            .map(|(running, of)| of.waited * f64::from(*running))
+            .sum();
+        let may_be = of_tokens <= MAX_SPREAD && decoding >= MIN_DECODING * all;
+        let is_limit = may_be && of_tokens < MAX_SPREAD_RATIO * spread(&running)?;
+        let limit = is_limit.then_some(least as f64 * MIN_AT_LIMIT);
+        Some((limit, may_be && !is_limit))
+    }
 }
