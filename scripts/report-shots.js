@@ -47,7 +47,7 @@ async function shoot(browser, file, folder, [name, width, colorScheme]) {
   return wrong;
 }
 
-/** In the page: where the table of a run's latencies does not say what the report's JSON does. */
+/** In the page: where a run's table of latencies, its notes and warnings do not say what the report's JSON does. */
 function apart(runs) {
   if (runs.length !== RUNS.length) return [`shows ${RUNS.length} runs of ${runs.length}`];
   return RUNS.flatMap((run, at) => {

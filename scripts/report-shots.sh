@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Pictures of a report's page as Chromium draws it: wide and as on a phone, light and dark. Fails where the page says
-# anything in the browser's console, asks for anything beside itself, or must be scrolled sideways; and where its latencies
-# are not those of the report's JSON, if that is beside it (`--format json`).
+# anything in the browser's console, asks for anything beside itself, or must be scrolled sideways; and where its latencies,
+# notes and warnings are not those of the report's JSON, if that is beside it (`--format json`).
 # Usage: bash scripts/report-shots.sh report.html FOLDER
 #        bash scripts/report-shots.sh all      the pages that the tests of the report have made
 set -euo pipefail

@@ -108,7 +108,7 @@ impl RunReport<'_> {
         let file = self.run.file.as_ref();
         let warnings = self.run.warnings().map(str::to_owned);
         let warnings = warnings.chain(self.summary.warnings());
-        let notes = self.run.failure().into_iter();
+        let notes = self.run.failure_note().into_iter();
         let notes = notes.chain(self.run.notes.iter().cloned());
         let notes = notes.chain(self.summary.of_window());
         json!({

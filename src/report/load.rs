@@ -12,12 +12,11 @@ mod text;
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::files::ServerFile;
 use super::reader::Run;
 use super::sanitize::sanitize;
 use crate::clock::{Stamp, seconds};
@@ -66,7 +65,7 @@ pub struct Summary {
     /// The part of the run that the figures cover; `None` if none was chosen.
     pub window: Option<Window>,
     /// The figures by server: the one that served a request, or the last that failed it. The [`MAX_HOSTS`] servers with the most
-    /// requests, and those of a run that it had and that got none.
+    /// requests; where these are all, with those of a run's servers that no row names.
     pub hosts: BTreeMap<String, Group>,
     /// The number of other servers, and of their requests.
     pub other_hosts: (usize, usize),
@@ -159,10 +158,9 @@ impl Summary {
     pub fn of_run(run: &Run) -> Summary {
         let facts = RunFacts::of(run);
         let mut summary = Summary::of_table(&run.table, &facts, run.window());
-        let none = || Group::of(&run.table, &summary.run, &[], &[]);
-        for host in idle(run) {
-            let known = summary.hosts.entry(host.to_owned());
-            known.or_insert_with(none);
+        for host in idle(run, &summary) {
+            let none = Group::of(&run.table, &summary.run, &[], &[]);
+            summary.hosts.insert(host, none);
         }
         let recorded = run.summary_as::<Stamp>("/started_at_ns");
         let zero = run.epoch.or_else(|| run.began());
@@ -286,21 +284,20 @@ impl Summary {
     }
 }
 
-/// The servers of a run that no row names, where rows name servers.
-fn idle(run: &Run) -> impl Iterator<Item = &str> {
+/// The servers of a run that no row names, where rows name servers. Of many servers not all have figures: then none counts as idle. A
+/// prefill server responds to no client.
+fn idle(run: &Run, summary: &Summary) -> Vec<String> {
     let table = &run.table;
-    let both = [ColumnId::host, ColumnId::prefill_host];
-    // Of many servers not all have figures. Most runs name no servers: then no row is asked.
-    let rows = (0..table.len()).filter(|_| !run.servers().is_empty());
-    let named = rows.flat_map(|row| both.map(|column| table.text(column, row)));
-    let named: HashSet<&str> = named.collect();
-    let is_idle = move |one: &&ServerFile| {
-        // A prefill server responds to no client.
-        let is_prefill = one.role == Some(ServerRole::Prefill);
-        table.has(both[usize::from(is_prefill)]) && !named.contains(&*one.host)
+    let prefilled = |host: &str| {
+        let mut rows = (0..table.len()).filter(|_| table.has(ColumnId::prefill_host));
+        rows.any(|row| table.text(ColumnId::prefill_host, row) == host)
     };
-    let servers = run.servers().iter().filter(is_idle);
-    servers.map(|server| &*server.host)
+    let is_known = table.has(ColumnId::host) && summary.other_hosts.0 == 0;
+    let servers = run.servers().iter().filter(|one| {
+        let is_named = || summary.hosts.contains_key(&*one.host) || prefilled(&one.host);
+        is_known && one.role != Some(ServerRole::Prefill) && !is_named()
+    });
+    servers.map(|one| one.host.to_string()).collect()
 }
 
 /// Groups requests by the server that served them or was the last to fail them, the largest group first. Requests whose server is unknown

@@ -263,10 +263,10 @@ impl Run {
         }
     }
 
-    /// Why it failed, if it did.
-    pub fn failure(&self) -> Option<String> {
+    /// A note on why it failed, if it did.
+    pub fn failure_note(&self) -> Option<String> {
         let error = self.file.as_ref()?.error.as_ref()?;
-        Some(format!("failed: {error}"))
+        Some(format!("failed: {}", one_line(error)))
     }
 
     /// Its name, followed by its mark.

@@ -206,7 +206,10 @@ fn notes_of(of: &RunReport<'_>, with_window: bool) -> Vec<String> {
     let notes = of.run.notes.iter().map(String::as_str);
     let notes = notes.chain(of.run.warnings());
     let notes = notes.map(|note| format!("note: {note}"));
-    let all = reasons.chain(of.run.failure()).chain(window).chain(notes);
+    let all = reasons
+        .chain(of.run.failure_note())
+        .chain(window)
+        .chain(notes);
     all.map(|line| one_line(&line).into_owned()).collect()
 }
 
@@ -260,20 +263,16 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
 }
 
 /// A table of rows of [`line_of`], which are of what `first` names.
-pub fn table(first: &str, rows: Vec<Vec<String>>) -> Grid {
+pub fn table(first: &str, has_goals: bool, rows: Vec<Vec<String>>) -> Grid {
     let shown = LATENCIES.map(|(head, ..)| head);
     let heads = [first, "ok", "failed", "req/s"].into_iter().chain(shown);
-    let mut table = Grid::new(heads.chain(["tokens/s"]), rows);
-    let mut rows = table.rows.iter();
-    if rows.any(|row| row.len() > table.heads.len()) {
-        table.heads.push("kept the goals".to_owned());
-    }
-    table
+    let goals = has_goals.then_some("kept the goals");
+    Grid::new(heads.chain(["tokens/s"]).chain(goals), rows)
 }
 
-/// The row of a run or a server: requests that went well and that failed, requests a second, latencies, tokens a second; and where there
-/// are goals, the share of the requests that kept them.
-pub fn line_of(name: String, of: &Group, run: &RunFacts) -> Vec<String> {
+/// The row of a run or a server: requests that went well and that failed, requests a second, latencies, tokens a second; with goals, the
+/// share of the requests that kept them.
+pub fn line_of(name: String, of: &Group, run: &RunFacts, has_goals: bool) -> Vec<String> {
     let rate = run.per_second(of.completed as f64);
     let rate = figure(rate, |rate| format!("{rate:.2}"));
     let tokens = of.tokens.output;
@@ -282,8 +281,7 @@ pub fn line_of(name: String, of: &Group, run: &RunFacts) -> Vec<String> {
     let latency = |column| of.latencies.get(column);
     let latencies = LATENCIES.map(|(_, column, get)| figure(latency(column).map(get), duration));
     let counts = [of.counts.ok(), of.counts.failed()].map(|count| count.to_string());
-    let goals = of.goodput.as_ref();
-    let kept = goals.map(|_| figure(of.goodput_share(), one_decimal));
+    let kept = has_goals.then(|| figure(of.goodput_share(), one_decimal));
     let first = std::iter::once(name).chain(counts).chain([rate]);
     first.chain(latencies).chain([tokens]).chain(kept).collect()
 }
@@ -302,9 +300,17 @@ pub fn error_line(errors: &BTreeMap<&'static str, f64>) -> Vec<String> {
     first.into_iter().chain(errors).collect()
 }
 
+/// Whether all runs have the same goals, so that the shares that kept them compare.
+pub fn have_goals(runs: &[RunReport<'_>]) -> bool {
+    let mut all = runs.iter().map(|of| &of.summary.run.goodput);
+    let first = all.next().filter(|goals| !goals.is_empty());
+    first.is_some_and(|first| all.all(|goals| goals == first))
+}
+
 /// The row of a run, and one of the errors of a prediction.
-pub fn lines_of(of: &RunReport<'_>) -> Vec<Vec<String>> {
-    let mut line = line_of(of.run.marked_name(), &of.summary.all, &of.summary.run);
+pub fn lines_of(of: &RunReport<'_>, has_goals: bool) -> Vec<Vec<String>> {
+    let (name, summary) = (of.run.marked_name(), &of.summary);
+    let mut line = line_of(name, &summary.all, &summary.run, has_goals);
     if of.run.lacks_rows() {
         line[1..].fill(figure(None, |_| String::new()));
     }
@@ -315,14 +321,17 @@ pub fn lines_of(of: &RunReport<'_>) -> Vec<Vec<String>> {
 
 /// A table with the rows of each run.
 pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
-    table("run", runs.iter().flat_map(lines_of).collect())
+    let has_goals = have_goals(runs);
+    let lines = runs.iter().flat_map(|of| lines_of(of, has_goals));
+    table("run", has_goals, lines.collect())
 }
 
 /// A table with a row for each server of a run; `named` gives the name of a host.
 pub fn servers_table(summary: &Summary, named: impl Fn(&str) -> String) -> Grid {
     let hosts = summary.hosts.iter();
-    let rows = hosts.map(|(host, group)| line_of(named(host), group, &summary.run));
-    table("server", rows.collect())
+    let has_goals = !summary.run.goodput.is_empty();
+    let rows = hosts.map(|(host, group)| line_of(named(host), group, &summary.run, has_goals));
+    table("server", has_goals, rows.collect())
 }
 
 fn figure(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {

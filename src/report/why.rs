@@ -273,14 +273,14 @@ impl WaitReport {
         {
             return Vec::new();
         }
-        let percent = |share: f64| format!("{:.0} %", share * 100.0);
+        let whole_percent = |share: f64| format!("{:.0} %", share * 100.0);
         let visible = |(cause, nanos)| (nanos >= whole / 2000).then_some(cause);
         let causes: Vec<Cause> = self.causes.all().filter_map(visible).collect();
         let line = |name: &str, slots: Option<(u32, &str)>, of: &ByCause| {
             let slots = slots.map(|(slots, source)| format!("{slots}, {source}"));
             let slots = slots.unwrap_or_else(|| "-".to_owned());
             let waited = of.total();
-            let share = |cause: &Cause| percent(of.of(*cause) as f64 / waited.max(1) as f64);
+            let share = |cause: &Cause| whole_percent(of.of(*cause) as f64 / waited.max(1) as f64);
             let shares = causes.iter().map(share);
             let first = [name.to_owned(), slots, duration(seconds(waited))];
             first.into_iter().chain(shares).collect::<Vec<String>>()
@@ -303,7 +303,7 @@ impl WaitReport {
             let shares = [of.share_of_requests, of.share_of_tokens, of.caused, of.bore];
             let unit = if of.is_length() { " tokens" } else { "" };
             let name = format!("{} {}{unit}", of.by, of.name);
-            let shares = shares.into_iter().map(percent);
+            let shares = shares.into_iter().map(whole_percent);
             std::iter::once(name).chain(shares).collect::<Vec<String>>()
         });
         let heads = [

@@ -529,4 +529,9 @@ fn a_server_that_got_no_request_has_figures_if_rows_name_servers() {
     let both = of(&[("d:1", 1), ("i:1", 1), ("q:1", 0)]);
     assert_eq!(hosts(&[pair, failed]), both);
     assert_eq!(hosts(&["outcome=ok, arrival_time=1"]), []);
+    // Of many servers not all have figures: who has none was not idle.
+    let many = (0..51).map(|n| format!("host=h{n}:1, outcome=ok, arrival_time=1"));
+    let many: Vec<String> = many.collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(hosts(&many).len(), 50);
 }

@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::report::files::RECORDS;
 use crate::report::findings::RunReport;
 use crate::report::load::{OverTime, latencies};
-use crate::report::render::{lines_of, max_rate, named, of_runs, servers_table};
+use crate::report::render::{have_goals, lines_of, max_rate, named, servers_table, table};
 use crate::report::why::WaitReport;
 use crate::request::{Breakdown, Column, ColumnId, StageSet, TimeSpent};
 use crate::stats::waits::{ByCause, Cause};
@@ -45,15 +45,16 @@ pub(super) fn data(report: &Report<'_>) -> Value {
     let named = |of: &Column| json!({ "name": of.name, "label": of.label });
     let mut data = report.to_json();
     let runs = data["runs"].as_array_mut().into_iter().flatten();
+    let has_goals = have_goals(&report.runs);
     for (json, run) in runs.zip(&report.runs) {
-        add_chart_data(json, run, each);
+        add_chart_data(json, run, each, has_goals);
         // Shown as tables and charts.
         if let Some(summary) = json["summary"].as_object_mut() {
             summary.retain(|name, _| !["hosts", "series"].contains(&name.as_str()));
         }
     }
     data["version"] = env!("CARGO_PKG_VERSION").into();
-    data["heads"] = of_runs(&report.runs).heads.into();
+    data["heads"] = table("run", has_goals, Vec::new()).heads.into();
     data["max_rate"] = max_rate(report).join("\n").into();
     data["shown"] = SHOWN.iter().map(|of| named(of.column())).collect();
     data["listed"] = listed.map(named).collect();
@@ -61,7 +62,7 @@ pub(super) fn data(report: &Report<'_>) -> Value {
 }
 
 /// Adds the data of its charts to the JSON of a run.
-fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
+fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize, has_goals: bool) {
     let (run, all) = (report.run, &report.summary.all);
     let requests = Requests::of(&run.table);
     let curve = |latency: &ColumnId| {
@@ -74,7 +75,7 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         "folder": run.dir.file_name().map(|name| name.display().to_string()),
         "file": run.file,
         "is_scheduled": all.is_scheduled,
-        "lines": lines_of(report),
+        "lines": lines_of(report, has_goals),
         "all": spent_on(&all.spent, requests.over_time(|[all, _]| all)),
         "until_first_token": spent_on(&all.until_first, requests.over_time(|[_, until_first]| until_first)),
         "waiting_over": waiting(&run.table, &report.why),

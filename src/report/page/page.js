@@ -66,8 +66,10 @@ function runsTable() {
     run.cell = box("span", "", name, " ", markOf(run.mark));
     return [[run.cell, ...figures], ...errors];
   });
-  const goals = new Set(RUNS.flatMap(run => Object.entries(run.summary.goodput_goals_ms).map(([name, limit]) => `${name} ≤ ${limit} ms`)));
-  const about = [isPredicted() ? "±: how far off a prediction may be, as a share (docs/WHATIF.md)." : "", goals.size ? `Goals: ${[...goals].join(", ")}.` : ""];
+  const goalsOf = run => Object.entries(run.summary.goodput_goals_ms).map(([name, limit]) => `${name} ≤ ${limit} ms`).join(", ");
+  const goals = new Set(RUNS.map(goalsOf).filter(Boolean));
+  const about = [isPredicted() ? "±: how far off a prediction may be, as a share (docs/WHATIF.md)." : "", goals.size === 1 ? `Goals: ${[...goals][0]}.` : "",
+    RUNS.some(run => run.summary.given_up) ? "Without requests that were given up when a run was stopped." : ""];
   const missing = (EXPERIMENT?.runs ?? []).filter(of => of.state !== "done");
   return section("runs", isOne ? "The run" : "The runs", isOne ? null : soft("Choose one to see it in detail below."), table(DATA.heads, rows, about.join(" ")),
     missing.length ? box("ul", "", ...missing.map(of => make("li", `${of.label}: ${of.state === "planned" ? "not begun" : of.state === "running" ? "was cut short while it ran" : of.state}`))) : null);

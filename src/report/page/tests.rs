@@ -146,7 +146,8 @@ fn a_run_has_the_share_that_kept_the_goals_and_a_prediction_its_errors() {
     let mut run = run_of(30);
     run.summary["goodput_goals_ms"] = json!({ "ttft": 1e6 });
     run.prediction_errors = [("ttft_ms.p99", 0.373)].into();
-    let data = data_of(&page_of(vec![run]));
+    let mut other = run.clone();
+    let data = data_of(&page_of(vec![run.clone()]));
     let [figures, errors] = [0, 1].map(|at| &data["runs"][0]["lines"][at]);
     let at = |head: &str| {
         let heads = data["heads"].as_array().unwrap();
@@ -156,6 +157,13 @@ fn a_run_has_the_share_that_kept_the_goals_and_a_prediction_its_errors() {
     assert_eq!(figures[at("ok")], "30");
     assert_eq!(errors[at("TTFT p99")], "37.3 %");
     assert_eq!(errors[at("TTFT p50")], "");
+    // Shares that kept different goals do not stand in one column.
+    other.summary["goodput_goals_ms"] = json!({ "ttft": 1.0 });
+    let data = data_of(&page_of(vec![run, other]));
+    let heads = data["heads"].as_array().unwrap();
+    assert!(!heads.contains(&json!("kept the goals")));
+    let figures = data["runs"][0]["lines"][0].as_array().unwrap();
+    assert_eq!(figures.len(), heads.len());
 }
 
 #[test]

@@ -3,7 +3,7 @@ const DATA = JSON.parse($("data").textContent);
 /** The text of a setting's value. */
 const valueText = value => typeof value === "string" ? value : JSON.stringify(value);
 
-/** Makes a paragraph that says how to read what follows. */
+/** Makes a paragraph in a soft colour. */
 const soft = text => make("p", text, "soft");
 /** Makes a part that is shown when its title is chosen. */
 const folded = (title, ...inner) => box("details", "", make("summary", title), ...inner);

@@ -75,7 +75,7 @@ impl Results {
         let error = cells("error (root mean square)", fit.errors(), percent);
         let heads = std::iter::once("replays off by").chain(names);
         let replayed = Grid::new(heads, replayed.chain([error]).collect());
-        let predicted = render::table("run", self.lines.clone());
+        let predicted = render::table("run", self.has_goals(), self.lines.clone());
         // The one that ends the command is its error.
         let notes = self.notes.iter();
         let notes = notes.filter(|note| self.nothing_found.as_ref() != Some(note));
@@ -90,10 +90,14 @@ impl Results {
         )
     }
 
+    fn has_goals(&self) -> bool {
+        !self.args.goodput.is_empty()
+    }
+
     /// Adds the row of a run to the table. Returns its figures.
     fn add_line(&mut self, name: String, of_run: &Summary) -> Figures {
         let figures = Figures::of_run(of_run, &self.args.goodput);
-        let line = render::line_of(name, &of_run.all, &of_run.run);
+        let line = render::line_of(name, &of_run.all, &of_run.run, self.has_goals());
         self.lines.push(line);
         figures
     }
