@@ -40,6 +40,7 @@ pub mod stats;
 pub mod table;
 pub mod telemetry;
 pub mod terminal;
+pub mod threads;
 pub mod traffic;
 pub mod trust;
 pub mod units;

@@ -2,9 +2,7 @@
 //! run's start, whatever they count from in the file.
 
 use std::collections::HashMap;
-use std::panic::resume_unwind;
 use std::slice;
-use std::thread::{ScopedJoinHandle, available_parallelism};
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::cell::Value;
@@ -19,9 +17,6 @@ pub mod window;
 
 use store::Store;
 
-/// The fewest elements that are worth a thread.
-const MIN_PART: usize = 1000;
-
 /// Rows of requests, by column. An empty column takes no memory.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
@@ -34,12 +29,12 @@ pub struct Table {
     pub unreliable_clocks: HashMap<usize, Vec<ClockOf>>,
 }
 
-/// What stages are computed from, besides moments, other durations and flags; to read all columns would take time for each row.
-const OF_STAGES: [ColumnId; 15] = [
+/// What stages are computed from, besides times, flags and durations of the unit [`Unit::Seconds`]; to read all columns would take
+/// time for each row.
+const OF_STAGES: [ColumnId; 14] = [
     ColumnId::endpoint,
     ColumnId::outcome,
     ColumnId::attempts,
-    ColumnId::num_retractions,
     ColumnId::total_latency,
     ColumnId::queue_time_in_router,
     ColumnId::prefill_queue_time,
@@ -267,23 +262,6 @@ impl Table {
         let before = row.checked_sub(1).and_then(id_and_index);
         before.is_none_or(|(before, index)| before != id || next <= index)
     }
-}
-
-/// What `of` makes of the parts of all, of which each processor has one.
-pub fn in_parallel<T: Sync, R: Send>(all: &[T], of: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
-    let threads = available_parallelism().map_or(1, usize::from);
-    let parts = all.chunks(all.len().div_ceil(threads).max(MIN_PART));
-    let of = &of;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = parts.map(|part| scope.spawn(move || of(part))).collect();
-        threads.into_iter().map(joined).collect()
-    })
-}
-
-/// The result of a thread, which panics as the thread did.
-pub fn joined<R>(thread: ScopedJoinHandle<'_, R>) -> R {
-    let result = thread.join();
-    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::reader::Run;
 use super::why::{WaitReport, dominant_group};
 use crate::request::{ColumnId, Outcome, PartSpent, Period, StageSet};
 use crate::stats::waits::Cause;
-use crate::table::joined;
+use crate::threads::joined;
 use crate::units::{count, duration, one_decimal, percent};
 
 /// How much a finding matters.

@@ -23,7 +23,8 @@ use crate::clock::{Stamp, seconds};
 use crate::error::Error;
 use crate::request::{ColumnId, ServerRole, TimeSpent, parse_failed};
 use crate::table::window::{Window, arrived};
-use crate::table::{Table, joined, rows};
+use crate::table::{Table, rows};
+use crate::threads::joined;
 use crate::units::one_decimal;
 
 pub use counts::{Counts, FailureKind, Tokens, is_given_up};

@@ -210,8 +210,8 @@ impl WaitReport {
             let is_raw = table.text(ColumnId::clock_state, row) == "raw";
             let shift = queue.shift.filter(|_| !is_raw);
             let queued = shift.map(|shift| seconds(stay.queued.saturating_sub(shift)));
-            let at = queued.or_else(|| arrival(row)).unwrap_or(0.0);
-            add(at, &|| queue.waits.causes(stay));
+            let began = queued.or_else(|| arrival(row));
+            add(began.unwrap_or(0.0), &|| queue.waits.causes(stay));
         }
     }
 

@@ -57,7 +57,7 @@ pub struct Waits {
     pub all: ByCause,
     /// Seconds of waiting that are attributed to no stay: none ran, or unknown requests occupied the server.
     pub unattributed_s: f64,
-    /// By cause, the stretches in which all that waited had it, in order of time: few for each piece, of which a run has millions.
+    /// By cause, the stretches in which all that waited had it, in order of time: few for each change, of which a run has millions.
     stretches: [Vec<Stretch>; Cause::ALL.len()],
     /// For each stay; what it held up is a difference of two.
     held: Vec<HeldUntil>,
@@ -248,8 +248,8 @@ struct Lengths {
     memory: f64,
     /// While prompts were prefilled.
     prefilling: f64,
-    /// Of waiting whose cause nothing here explains: while there was room, less those while there was none.
-    with_room: f64,
+    /// Of waiting whose cause nothing here explains: nanoseconds while there was room, less those while there was none.
+    with_room: i128,
 }
 
 impl Judge<'_> {
@@ -259,7 +259,7 @@ impl Judge<'_> {
         // A stretch lasts until nobody waits, or a limit is reached.
         let continues = |a: &Piece, b: &Piece| a.to == b.from && is_plain(a) && is_plain(b);
         let (mut causes, mut pieces) = (Vec::new(), pieces.peekable());
-        let (mut until, mut with_room) = (None, 0.0);
+        let (mut until, mut with_room) = (None, 0_i128);
         while let Some(first) = pieces.next() {
             let at = causes.len();
             let before = causes.last().filter(|_| until == Some(first.from)).copied();
@@ -278,7 +278,7 @@ impl Judge<'_> {
             }
         }
         // Others took the room only if there was some for most of the time.
-        if with_room < 0.0 {
+        if with_room < 0 {
             let all = causes.iter_mut().filter(|cause| **cause == Cause::NotSeen);
             all.for_each(|cause| *cause = Cause::Unknown);
         }
@@ -297,7 +297,7 @@ impl Judge<'_> {
         if self.known.is_incomplete || Interval::any_contains(&self.known.untimed, piece.from) {
             return Cause::Unknown;
         }
-        let waited = length * f64::from(piece.waiting);
+        let waited = i128::from(piece.to - piece.from) * i128::from(piece.waiting);
         lengths.with_room += if self.has_room(piece) {
             waited
         } else {

@@ -15,10 +15,11 @@ use crate::error::Error;
 use crate::request::cell::{Value, nanos};
 use crate::request::csv::Base;
 use crate::request::{Column, ColumnId, Outcome, Unit};
+use crate::threads::joined;
 
+use super::Table;
 use super::cells::Cells;
 use super::store::IDS;
-use super::{Table, joined};
 
 /// What was read from files of rows, and what could not be.
 #[derive(Clone, Debug, Default)]
@@ -43,8 +44,8 @@ pub struct ReadStats {
 pub const SKIPPED_COLUMNS: &[ColumnId] = IDS.split_at(1).1;
 /// The most broken rows that are reported.
 const MAX_EXAMPLES: usize = 3;
-/// Bytes that a thread parses at a time.
-const CHUNK_BYTES: usize = 4 << 20;
+/// Bytes that a thread parses at a time; few in tests, so that their files have several.
+const CHUNK_BYTES: usize = if cfg!(test) { 1 << 12 } else { 4 << 20 };
 /// Longer lines are none of a file of rows, bytes.
 const MAX_LINE_BYTES: u64 = disk::MAX_LINE_BYTES as u64;
 /// Times from this second on count from the Unix epoch, as no run takes three years; smaller ones from a run's start, as none
@@ -220,13 +221,13 @@ fn read_file(
                 has_times = true;
                 stats.set_origin(path, time)?;
             }
-            let origin = stats.origin;
-            parsing.push_back(scope.spawn(move || parse_lines(first, text, header, origin)));
-            if parsing.len() > threads
+            if parsing.len() >= threads
                 && let Some(oldest) = parsing.pop_front()
             {
                 sink(stats.add(&name, joined(oldest)), stats.began);
             }
+            let origin = stats.origin;
+            parsing.push_back(scope.spawn(move || parse_lines(first, text, header, origin)));
         }
         for rest in parsing {
             sink(stats.add(&name, joined(rest)), stats.began);

@@ -26,7 +26,7 @@ pub(super) const IDS: [ColumnId; 6] = [
 
 /// Integers or empty cells, in as few bytes each as all of them fit into: six for the times of a day, in nanoseconds.
 #[derive(Clone, Debug, Default)]
-pub struct Integers {
+struct Integers {
     rows: usize,
     /// The bytes of a cell; 0 if there are no cells.
     width: usize,
@@ -40,7 +40,7 @@ const WORD: usize = size_of::<i64>();
 
 /// Texts, dictionary encoded. Those of [`IDS`] are not looked up in the dictionary, as nearly all differ.
 #[derive(Clone, Debug, Default)]
-pub struct Texts {
+struct Texts {
     /// All distinct texts, one after the other.
     dictionary: String,
     /// Where each text ends in the dictionary, by code.
@@ -107,7 +107,7 @@ impl Store {
 
 impl Integers {
     /// The integer of a row, `None` if its cell is empty.
-    pub fn get(&self, row: usize) -> Option<i64> {
+    fn get(&self, row: usize) -> Option<i64> {
         let at = (row + 1) * self.width;
         let word = self.bytes.get(at..at + WORD)?.try_into().ok()?;
         let unused = 8 * (WORD - self.width);

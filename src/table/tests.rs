@@ -76,6 +76,7 @@ fn times_that_are_too_far_apart_are_not_related() {
 #[test]
 fn cells_are_what_was_put_whatever_else_is_in_their_column() {
     let edges = (0..63).flat_map(|bits| [-1, 0, 1].map(|more| (1_i64 << bits) + more));
+    let edges = edges.chain([i64::MAX]);
     let numbers: Vec<i64> = edges.flat_map(|edge| [edge, -edge]).collect();
     let row = |number: i64| {
         let mut table = Table::of_lines([""]);
@@ -98,21 +99,57 @@ fn cells_are_what_was_put_whatever_else_is_in_their_column() {
     }
     let empty = |row| table.integer(ColumnId::elapsed, row).is_none();
     assert!((0..=2 * numbers.len()).all(empty));
+    // Cells get wider in a row in the middle, too.
+    for number in numbers {
+        let mut table = Table::of_lines(["elapsed=1e-9", "", "elapsed=3e-9"]);
+        let wide = Row {
+            elapsed: Some(number),
+            ..Row::default()
+        };
+        table.put_row(1, &wide, |_| true);
+        let cells = [0, 1, 2].map(|row| table.integer(ColumnId::elapsed, row));
+        assert_eq!(cells, [Some(1), Some(number), Some(3)]);
+    }
 }
 
-/// Of a row's columns all that its stages need are read for them.
+/// Rows keep their order and broken ones their line numbers, also in more chunks than there are threads.
+#[test]
+fn rows_of_many_chunks_are_in_order() {
+    let files = Files::new();
+    let mut text = "req_id,arrival_time,outcome\n".to_owned();
+    for n in 2..5_000 {
+        let end = if n % 1_500 == 0 { "" } else { ",ok" };
+        text += &format!("{n},{n}.5{end}\n");
+    }
+    let path = files.with("rows.csv", &text);
+    let (table, stats) = rows::read(&[path], None, &[]).unwrap();
+    let read =
+        (0..table.len()).map(|row| table.text(ColumnId::req_id, row).parse::<u32>().unwrap());
+    let expected = (2..5_000).filter(|n| n % 1_500 != 0);
+    assert!(read.eq(expected), "{} rows", table.len());
+    let lines = [1_500, 3_000, 4_500]
+        .map(|n| format!("rows.csv line {n}: the row is cut off: 2 of 3 cells"));
+    assert_eq!(stats.examples, lines);
+}
+
+/// Of a row's columns all that its stages need are read for them, also where the row does not say itself what follows from them.
 #[test]
 fn stages_are_those_of_the_whole_row() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     for name in ["rows.csv", "golden/report/h200.csv"] {
-        let table = Table::read(&data.join(name));
-        for first in table.first_rows() {
-            let of = |row: &Row| (row.last_seen(), Unseens::of(row), Breakdown::of(row));
-            assert_eq!(
-                of(&table.row(first)),
-                of(&table.request(first)[0]),
-                "{name} {first}"
-            );
+        let mut table = Table::read(&data.join(name));
+        let none = Row::default();
+        for has_derived in [true, false] {
+            for at in (0..table.len()).filter(|_| !has_derived) {
+                table.put_row(at, &none, |of| {
+                    [ColumnId::ended_in, ColumnId::unseen].contains(&of.id)
+                });
+            }
+            for first in table.first_rows() {
+                let of = |row: &Row| (row.last_seen(), Unseens::of(row), Breakdown::of(row));
+                let whole = &table.request(first)[0];
+                assert_eq!(of(&table.row(first)), of(whole), "{name} {first}");
+            }
         }
     }
 }

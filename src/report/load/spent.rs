@@ -4,7 +4,8 @@ use crate::clock::seconds;
 use crate::report::capitalized;
 use crate::report::timeline::{labelled, mark};
 use crate::request::{Breakdown, PartSpent, Period, StageSet, TimeSpent, Unseen};
-use crate::table::{Table, in_parallel};
+use crate::table::Table;
+use crate::threads::in_parallel;
 use crate::units::duration;
 
 use super::counts::Request;

@@ -15,7 +15,8 @@ use crate::report::render::{have_goals, lines_of, max_rate, named, servers_table
 use crate::report::why::WaitReport;
 use crate::request::{Breakdown, Column, ColumnId, StageSet, TimeSpent};
 use crate::stats::waits::{ByCause, Cause};
-use crate::table::{Table, in_parallel};
+use crate::table::Table;
+use crate::threads::in_parallel;
 
 /// The latencies with a chart of their distribution.
 const SHOWN: [ColumnId; 5] = [
@@ -182,8 +183,9 @@ impl Requests {
             some
         };
         let firsts: Vec<usize> = table.first_rows().collect();
-        let mut requests = none.clone();
-        for more in in_parallel(&firsts, of_some) {
+        let parts = in_parallel(&firsts, of_some);
+        let mut requests = none;
+        for more in parts {
             requests.all.extend(more.all);
             let slots = requests.slots.iter_mut().zip(more.slots);
             slots.for_each(|(slot, more)| TimeSpent::add_both(slot, more));

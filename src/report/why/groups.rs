@@ -87,7 +87,8 @@ impl Part {
 
     /// The parts of each request.
     pub fn by_request<'p>(parts: &'p [Part], table: &Table) -> impl Iterator<Item = &'p [Part]> {
-        parts.chunk_by(|a, b| table.first_of(a.row) == table.first_of(b.row))
+        // Rows of a request are neighbors.
+        parts.chunk_by(|a, b| !(a.row + 1..=b.row).any(|row| table.is_first(row)))
     }
 }
 
