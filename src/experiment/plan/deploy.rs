@@ -145,7 +145,7 @@ fn check_sim(settings: &Settings) -> Result<(), Error> {
         let name = role.map_or("sim", ServerRole::name);
         let mut own = settings.table(name);
         if let Some((key, _)) = own.find(|(key, _)| !is_sim_flag(key)) {
-            let problem = "no such key; `queuescope sim --help` names all";
+            let problem = "no such key; `queuescope sim --help` names its flags, with _ for - here";
             return Err(Error::usage(format!("{name}.{key}: {problem}")));
         }
         settings::check_sim(&server_flags(settings, (0, role), None), name)?;
