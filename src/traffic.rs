@@ -239,10 +239,9 @@ fn finish(
 ) -> Result<FinishedRun, Error> {
     let (plan, args) = (&run.plan, &run.plan.args);
     let edges = [args.leave_out_first, args.leave_out_last].map(|edge| edge.as_secs_f64());
-    let summary = Summary::of_file(&rows, facts, edges);
-    let summary = summary.map_err(|read_error| match &written {
-        Err(write_error) => Error::failed(format!("no figures: {write_error}")),
-        Ok(()) => Error::failed(format!("no figures: {read_error}")),
+    let summary = Summary::of_file(&rows, facts, edges).map_err(|read_error| {
+        let error = written.as_ref().err().unwrap_or(&read_error);
+        Error::failed(format!("no figures: {error}"))
     })?;
     let is_at_once = plan.offsets.first() == plan.offsets.last();
     let bounds = Bounds::of(summary.typical_wait());

@@ -54,6 +54,8 @@ pub(super) const EXPERIMENT: &str = "experiment";
 /// The last line of a plan that is written: a file without it was cut.
 pub(super) const LAST_LINE: &str =
     "# all other keys of the generator: its own defaults (config in each run's summary.json)";
+/// The hint where a key is none of the simulator's.
+const SIM_HELP: &str = "`queuescope sim --help` names its flags, with _ for - here";
 /// The tables of a plan: further flags, named by the program that gets them or by the role of a pair's server; and environment
 /// variables of servers.
 const TABLES: &str = "sim, sglang, prefill, decode, sglang_router, proxy, env";
@@ -363,9 +365,7 @@ fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> String {
             format!("tables (write [sim] above its keys) are {TABLES}")
         }
         Some(near) => format!("{near} is one"),
-        None if name.starts_with("sim.") => {
-            "`queuescope sim --help` names its flags, with _ for - here".to_owned()
-        }
+        None if name.starts_with("sim.") => SIM_HELP.to_owned(),
         None => format!("`queuescope {} --help-all` names all", kind.name()),
     };
     format!("{shown}: no such key; {hint}")

@@ -33,16 +33,25 @@ pub fn arrived_or_due(table: &Table) -> Vec<f64> {
 }
 
 impl Window {
-    /// Chooses the window of a run of `run_s` seconds: without its `first` seconds, and without the `last` seconds up to the last
-    /// of `times`, those of its requests. If no request is left, it is the whole run, and `is_ignored` says so.
+    /// Chooses the window of a run of `run_s` seconds with requests at these `times`: without its `first` seconds, and without the
+    /// `last` seconds up to the last request. If no request is left, it is the whole run, and `is_ignored` says so.
     pub fn choose(times: &[f64], run_s: f64, first: f64, last: f64) -> Window {
         let latest = times.iter().copied().fold(0.0, f64::max);
         let to_s = if last > 0.0 { latest - last } else { run_s };
-        let window = Window::between(times, first, to_s);
-        match first + last > 0.0 && window.left_out() as usize == times.len() {
+        let mut window = Window {
+            from_s: first,
+            to_s,
+            ..Window::default()
+        };
+        let outside = times.iter().copied().filter(|at| !window.contains(*at));
+        let outside: Vec<f64> = outside.collect();
+        window.left_out_first = outside.iter().filter(|at| **at < first).count() as u64;
+        window.left_out_last = outside.len() as u64 - window.left_out_first;
+        match first + last > 0.0 && outside.len() == times.len() {
             true => Window {
+                to_s: run_s,
                 is_ignored: true,
-                ..Window::between(times, 0.0, run_s)
+                ..Window::default()
             },
             false => window,
         }
@@ -51,19 +60,6 @@ impl Window {
     /// The number of requests before or after it.
     pub fn left_out(&self) -> u64 {
         self.left_out_first + self.left_out_last
-    }
-
-    fn between(times: &[f64], from_s: f64, to_s: f64) -> Window {
-        let mut window = Window {
-            from_s,
-            to_s,
-            ..Window::default()
-        };
-        let outside = || times.iter().filter(|at| !window.contains(**at));
-        let first = outside().filter(|at| **at < from_s).count() as u64;
-        let last = outside().count() as u64 - first;
-        (window.left_out_first, window.left_out_last) = (first, last);
-        window
     }
 
     /// Whether a request of this second is in it.
