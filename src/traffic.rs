@@ -32,7 +32,7 @@ use args::DatasetName;
 use client::INSECURE_WARNING;
 use control::{cannot_start, on_own_thread, print_line};
 
-pub use args::values::{rate, seconds, value_name};
+pub use args::values::{rate, seconds, seconds_or_zero, value_name};
 pub use args::{Args, Backend, OtlpArgs};
 pub use control::{LiveProgress, Progress, Stop, unless_signalled};
 use driver::PreparedRun;
@@ -212,13 +212,20 @@ async fn conclude(
         (_, Err(error), _) => error.to_string(),
         (path, ..) => format!("the rows are in {}", path.display()),
     };
+    let interrupted = || {
+        let message = format!("interrupted before there were figures; {rows}");
+        Err(Error::new(SIGNALLED + stop.signal(), message))
+    };
+    if stop.is_stopped() {
+        // Dropping the exporter sends the spans that it has, for which nobody waits.
+        let _ = std::thread::Builder::new().spawn(move || drop(recorded));
+        return interrupted();
+    }
     tokio::select! {
+        // First, so that the exporter is on that thread in any case.
         biased;
-        () = stop.stopped() => {
-            let message = format!("interrupted before there were figures; {rows}");
-            Err(Error::new(SIGNALLED + stop.signal(), message))
-        }
         finished = on_own_thread(move || finish(run, recorded, dir, &facts, &delays)) => finished?,
+        () = stop.stopped() => interrupted(),
     }
 }
 
@@ -232,10 +239,9 @@ fn finish(
 ) -> Result<FinishedRun, Error> {
     let (plan, args) = (&run.plan, &run.plan.args);
     let edges = [args.leave_out_first, args.leave_out_last].map(|edge| edge.as_secs_f64());
-    let summary = Summary::of_file(&rows, facts, edges);
-    let summary = summary.map_err(|read_error| match &written {
-        Err(write_error) => Error::failed(format!("no figures: {write_error}")),
-        Ok(()) => Error::failed(format!("no figures: {read_error}")),
+    let summary = Summary::of_file(&rows, facts, edges).map_err(|read_error| {
+        let error = written.as_ref().err().unwrap_or(&read_error);
+        Error::failed(format!("no figures: {error}"))
     })?;
     let is_at_once = plan.offsets.first() == plan.offsets.last();
     let bounds = Bounds::of(summary.typical_wait());

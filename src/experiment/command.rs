@@ -11,7 +11,7 @@ use super::plan::deploy::ineffective_keys;
 use super::plan::grid::{self, Entry};
 use super::plan::keys::ExperimentKind;
 use super::plan::settings::{KeyFlags, flag_text};
-use super::plan::{Plan, Run, checked, masked};
+use super::plan::{LAST_LINE, Plan, Run, checked, masked};
 use super::run::single::RunResult;
 use super::run::{self, Finished, OutputDir, PLAN};
 use crate::clock::Clock;
@@ -113,17 +113,14 @@ impl Args {
         };
         let text = text.map_err(Error::usage)?;
         let plan = || -> anyhow::Result<Plan> {
+            // What a cut file lost must not become a default.
+            ensure!(
+                self.resume.is_none() || text.contains(LAST_LINE),
+                "was cut, as its end is missing (\"{LAST_LINE}\"): put it back, or begin a new experiment"
+            );
             let mut given: Table = grid::file(&text)?.into_iter().collect();
             given.extend(flags);
-            let plan = Plan::new(kind, Vec::new(), given)?;
-            // The file of an experiment has every key: one that was lost must not become a default.
-            let lost = plan.defaults.keys().filter(|key| !plan.given.contains(key));
-            let lost = lost.map(String::as_str).collect::<Vec<_>>().join(", ");
-            ensure!(
-                self.resume.is_none() || lost.is_empty(),
-                "{lost}: missing; the file was cut, or is of another version: add what it lacks, or begin a new experiment"
-            );
-            Ok(plan)
+            Ok(Plan::new(kind, Vec::new(), given)?)
         };
         let named = |error| Error::usage(format!("{}: {error}", path.display()));
         let plan = plan().map_err(named)?;

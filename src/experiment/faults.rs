@@ -14,6 +14,7 @@ use toml::Value;
 use crate::clock::{Clock, Stamp};
 use crate::fault::Fault;
 use crate::report::files::FaultRow;
+use crate::traffic::seconds_or_zero;
 use crate::units;
 
 use super::launch::{DeploymentSpec, EngineName, Server};
@@ -65,9 +66,7 @@ fn parse_phases(text: &str) -> Result<BTreeMap<Duration, BTreeSet<usize>>, Strin
     let mut phases = BTreeMap::new();
     let table: BTreeMap<String, BTreeSet<usize>> = inline_table(text)?;
     for (time, down) in table {
-        let at = units::seconds(&time).map(Duration::try_from_secs_f64);
-        let at = at.and_then(Result::ok);
-        let at = at.ok_or_else(|| format!("`{time}` is no time, 0 or more"))?;
+        let at = seconds_or_zero(&time).map_err(|problem| format!("`{time}` {problem}"))?;
         if phases.insert(at, down).is_some() {
             return Err(format!("{} s is given twice", at.as_secs_f64()));
         }

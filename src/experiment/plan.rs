@@ -51,6 +51,11 @@ pub struct Run {
 
 /// The key of a plan's file that holds its kind.
 pub(super) const EXPERIMENT: &str = "experiment";
+/// The last line of a plan that is written: a file without it was cut.
+pub(super) const LAST_LINE: &str =
+    "# all other keys of the generator: its own defaults (config in each run's summary.json)";
+/// The hint where a key is none of the simulator's.
+const SIM_HELP: &str = "`queuescope sim --help` names its flags, with _ for - here";
 /// The tables of a plan: further flags, named by the program that gets them or by the role of a pair's server; and environment
 /// variables of servers.
 const TABLES: &str = "sim, sglang, prefill, decode, sglang_router, proxy, env";
@@ -191,8 +196,9 @@ impl Plan {
     fn render(&self, shown: fn(&str, &Value) -> Value) -> String {
         let line = |(key, values): (&String, &Vec<Value>)| {
             let value = match &values[..] {
-                [value] => shown(key, value),
-                several => shown(key, &several.to_vec().into()),
+                [value] if alternatives(key, value) == *values => shown(key, value),
+                // Also of one value that is a list, which would be read as several.
+                all => shown(key, &all.to_vec().into()),
             };
             format!("{} = {value}\n", toml_key(key))
         };
@@ -202,8 +208,7 @@ impl Plan {
         let defaults: String = defaults.map(line).collect();
         let kind = self.kind.name();
         format!(
-            "{EXPERIMENT} = \"{kind}\"\n\n# given\n{given}\n# defaults\n{defaults}\
-             # all other keys of the generator: its own defaults (config in each run's summary.json)\n"
+            "{EXPERIMENT} = \"{kind}\"\n\n# given\n{given}\n# defaults\n{defaults}{LAST_LINE}\n"
         )
     }
 }
@@ -360,7 +365,7 @@ fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> String {
             format!("tables (write [sim] above its keys) are {TABLES}")
         }
         Some(near) => format!("{near} is one"),
-        None if name.starts_with("sim.") => "`queuescope sim --help` names all".to_owned(),
+        None if name.starts_with("sim.") => SIM_HELP.to_owned(),
         None => format!("`queuescope {} --help-all` names all", kind.name()),
     };
     format!("{shown}: no such key; {hint}")

@@ -15,6 +15,7 @@ use crate::report::files::{
     EXPERIMENT, ExperimentFile, MaxRate, PACKED_ROWS, PROXY_ROWS, ROWS, RUN, RUNS, RunFile, RunRef,
     RunState, SCHEDULE, SUMMARY, Trial, TrialFile,
 };
+use crate::report::load::rate;
 use crate::traffic::Stop;
 use crate::traffic::folder::Folder;
 use crate::units::count;
@@ -318,7 +319,7 @@ fn evaluate(run: &RunResult, rate: f64, share: f64) -> (TrialFile, String) {
     };
     let trial = TrialFile {
         rate,
-        drawn: schedule_rate(&run.dir),
+        drawn: drawn_rate(&run.dir),
         kept,
         result,
     };
@@ -334,13 +335,12 @@ struct Scheduled {
     scheduled_offset: Option<f64>,
 }
 
-/// The rate of a run's schedule: requests, or conversations, a second between the first and the last.
-fn schedule_rate(dir: &Path) -> Option<f64> {
+/// The rate of a run's whole schedule: requests, or conversations, a second. `None` if a line cannot be read.
+fn drawn_rate(dir: &Path) -> Option<f64> {
     let mut lines = csv::Reader::from_path(dir.join(SCHEDULE)).ok()?;
-    let lines = lines.deserialize::<Scheduled>().flatten();
-    let due: Vec<f64> = lines.filter_map(|line| line.scheduled_offset).collect();
-    let length = due.last()? - due.first()?;
-    (length > 0.0).then(|| (due.len() - 1) as f64 / length)
+    let lines: Vec<Scheduled> = lines.deserialize().collect::<Result<_, _>>().ok()?;
+    let due = lines.iter().filter_map(|line| line.scheduled_offset);
+    rate(due.filter_map(Stamp::from_seconds).map(Stamp::nanos))
 }
 
 impl Finished {

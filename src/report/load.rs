@@ -22,7 +22,7 @@ use super::sanitize::sanitize;
 use crate::clock::{Stamp, seconds};
 use crate::error::Error;
 use crate::request::{ColumnId, ServerRole, TimeSpent, parse_failed};
-use crate::table::window::{Window, arrived};
+use crate::table::window::{Window, arrived_or_due};
 use crate::table::{Table, rows};
 use crate::threads::joined;
 use crate::units::one_decimal;
@@ -188,14 +188,14 @@ impl Summary {
         let seconds = facts.ended.since(facts.started);
         let mut of_rows = facts.clone();
         (of_rows.started, of_rows.ended) = (zero, zero.plus_seconds(seconds));
-        let window = Window::choose(&arrived(&table), seconds, first, last);
+        let window = Window::choose(&arrived_or_due(&table), seconds, first, last);
         let mut summary = Summary::of_table(&table, &of_rows, Some(window));
         summary.began = Some(facts.started);
         Ok(summary)
     }
 
-    /// Computes the figures of the requests that arrived within `window`. Concurrency and completions within it include requests that
-    /// arrived before. Times of the table count from the same zero as those of `run`.
+    /// Computes the figures of the requests of `window`. Concurrency and completions within it include requests of before
+    /// it. Times of the table count from the same zero as those of `run`.
     pub fn of_table(table: &Table, run: &RunFacts, window: Option<Window>) -> Summary {
         let part = window.as_ref().filter(|window| !window.is_whole_run());
         let holds = |at: Option<i64>| match (part, at) {
@@ -406,7 +406,7 @@ impl Group {
 }
 
 /// The number of gaps per second between the first and the last time.
-fn rate(times: impl Iterator<Item = i64> + Clone) -> Option<f64> {
+pub fn rate(times: impl Iterator<Item = i64> + Clone) -> Option<f64> {
     let (first, last) = (times.clone().min()?, times.clone().max()?);
     let nanos = last.checked_sub(first).filter(|nanos| *nanos > 0)?;
     Some((times.count() - 1) as f64 / seconds(nanos))

@@ -24,7 +24,7 @@ use crate::request::ColumnId;
 use crate::table::Table;
 use crate::table::parquet::Source;
 use crate::table::rows::{self, ReadStats, SKIPPED_COLUMNS};
-use crate::table::window::{Window, arrived};
+use crate::table::window::{Window, arrived_or_due};
 
 /// The runs that were read.
 #[derive(Clone, Debug, Default)]
@@ -315,7 +315,7 @@ impl Run {
         self.summary_as("/duration").filter(|_| is_whole)
     }
 
-    /// The first rows of the requests that count in the figures: they arrived in the window, or at an unknown time.
+    /// The first rows of the requests that count in the figures: those of the window, and of an unknown time.
     pub fn counted(&self) -> impl Iterator<Item = usize> {
         let window = self.window().filter(|window| !window.is_whole_run());
         self.table.first_rows().filter(move |row| {
@@ -376,7 +376,7 @@ impl Run {
         if self.window().is_none() && first + last > 0.0 {
             let ended = (0..self.table.len()).filter_map(|row| self.table.ended(row));
             let run_s = seconds(ended.max().unwrap_or(0));
-            let window = Window::choose(&arrived(&self.table), run_s, first, last);
+            let window = Window::choose(&arrived_or_due(&self.table), run_s, first, last);
             self.notes.extend(window.warning());
             self.summary["window"] = json!(window);
         }

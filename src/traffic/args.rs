@@ -186,11 +186,11 @@ pub struct Args {
     /// Count requests that keep limits: ttft:500 tpot:50 (ms)
     #[arg(long, value_name = "GOAL", num_args = 1.., help_heading = "What is written")]
     pub goodput: Vec<Goal>,
-    /// Leave requests sent in the first seconds out of the figures
+    /// Leave requests of the first seconds out of figures
     #[arg(long, value_name = "SECONDS", default_value = "0",
         value_parser = values::seconds_or_zero, help_heading = "What is written")]
     pub leave_out_first: Duration,
-    /// Leave requests sent in the last seconds out of the figures
+    /// Leave requests of the last seconds out of figures
     #[arg(long, value_name = "SECONDS", default_value = "0",
         value_parser = values::seconds_or_zero, help_heading = "What is written")]
     pub leave_out_last: Duration,

@@ -165,24 +165,27 @@ impl Process {
     /// Makes its error. `happened` says what happened to it.
     fn failure(&self, happened: &str) -> anyhow::Error {
         let (name, command, log) = (&self.name, &self.command, self.log.display());
-        let mut output = String::from_utf8_lossy(&tail(&self.log).unwrap_or_default()).into_owned();
+        let read = tail(&self.log);
+        let output = String::from_utf8_lossy(read.as_deref().unwrap_or_default());
+        // Of this start alone, as the log may have earlier ones.
+        let earlier = output.rsplit_once(&format!("$ {command}\n"));
+        let mut output = earlier.map_or(&*output, |(_, output)| output).to_owned();
         for secret in command.secrets() {
             output = output.replace(secret, MASK);
         }
-        // Of this start alone, as the log may have earlier ones.
-        let earlier = output.rsplit_once(&format!("$ {command}\n"));
-        let output = earlier.map_or(&*output, |(_, output)| output);
         let is_text = |line: &&str| !line.trim().is_empty();
         let lines: Vec<&str> = output.lines().filter(is_text).collect();
-        let (tail, hint) = match &lines[lines.len().saturating_sub(MAX_LINES)..] {
-            [] => (
-                String::new(),
-                "it wrote nothing: is this the right program?",
-            ),
-            tail => (
-                format!(", which ends with\n  {}", tail.join("\n  ")),
-                "its log may say why",
-            ),
+        let tail = match (&read, &lines[lines.len().saturating_sub(MAX_LINES)..]) {
+            (Err(error), _) => format!(" (cannot be read: {error})"),
+            (_, []) => " (empty)".to_owned(),
+            (_, tail) => format!(", which ends with\n  {}", tail.join("\n  ")),
+        };
+        let is_silent = read.is_ok() && lines.is_empty();
+        let hint = match *self.state.borrow() {
+            State::Ended(status) if is_silent && status.code().is_some() => {
+                "it wrote nothing: is this the right program?"
+            }
+            _ => "its log may say why",
         };
         let cause = cause(&format!("{happened}\n{output}")).unwrap_or_else(|| hint.to_owned());
         anyhow!("{name} {happened}: {cause}\n  command: {command}\n  log: {log}{tail}")

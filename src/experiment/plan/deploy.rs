@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use toml::{Table, Value};
 
-use super::Plan;
 use super::keys::{SGLANG, STARTED};
 use super::settings::{self, Settings, flag_text};
+use super::{Plan, SIM_HELP};
 use crate::error::Error;
 use crate::experiment::faults::{FaultKind, FaultPlan};
 use crate::experiment::launch::{
@@ -145,8 +145,8 @@ fn check_sim(settings: &Settings) -> Result<(), Error> {
         let name = role.map_or("sim", ServerRole::name);
         let mut own = settings.table(name);
         if let Some((key, _)) = own.find(|(key, _)| !is_sim_flag(key)) {
-            let problem = "no such key; `queuescope sim --help` names all";
-            return Err(Error::usage(format!("{name}.{key}: {problem}")));
+            let problem = format!("{name}.{key}: no such key; {SIM_HELP}");
+            return Err(Error::usage(problem));
         }
         settings::check_sim(&server_flags(settings, (0, role), None), name)?;
     }

@@ -97,6 +97,9 @@ fn a_printed_plan_makes_the_same_runs() {
         "rate_curve = '0:5,60:50'",
         // Keys that need quotes.
         "engine = 'sglang'\nmodel_path = 'm'\nsglang.'a b' = 1\nsglang.'c.d' = 2\nsglang.'' = 3\nsglang.\"e\\nf\" = 5",
+        // Lists for one flag, which are not varied.
+        "engine = 'sglang'\nmodel_path = 'm'\nrouter = 'sglang-router'\nsglang.cuda_graph_bs = [[1, 2, 4]]\nsglang.x = [[]]\n\
+         sglang.y = [[1], [2, 3]]\nsglang_router.prometheus_duration_buckets = [[0.1, 1.0]]\ngoodput = ['ttft:500']",
     ] {
         let before = plan(Routing, text).unwrap();
         let after = plan(Routing, &before.to_toml()).unwrap();

@@ -48,4 +48,11 @@ fn a_trial_is_judged_by_the_requests_in_its_window_and_drawn_is_its_whole_schedu
         (Trial::Met, 1.0, Some(0.5))
     );
     assert_eq!(told, "met: 11 of 11 requests kept the limits (100.0 %)");
+    // A rate of some of its lines would be another.
+    std::fs::write(
+        folder.path().join(SCHEDULE),
+        format!("{schedule}6\n7,9.5\n"),
+    )
+    .unwrap();
+    assert_eq!(evaluate(&run, 5.0, 0.95).0.drawn, None);
 }

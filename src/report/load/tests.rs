@@ -446,7 +446,7 @@ fn a_request_is_in_the_window_or_left_out_also_if_it_was_never_sent() {
     let sent = |at| format!("req_id=a{at}, outcome=ok, scheduled_time={at}, sent_time={at}");
     let unsent = |at| format!("req_id=b{at}, outcome=connect_error, scheduled_time={at}");
     let table = Table::of_lines([unsent(1), sent(5), unsent(6), sent(9), unsent(9)]);
-    let window = Window::choose(&arrived(&table), 10.0, 2.0, 1.0);
+    let window = Window::choose(&arrived_or_due(&table), 10.0, 2.0, 1.0);
     assert_eq!((window.left_out_first, window.left_out_last), (1, 2));
     let started = Stamp::EPOCH;
     let facts = RunFacts { started, ..run() };
