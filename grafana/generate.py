@@ -12,6 +12,8 @@ import pathlib
 import sys
 
 sys.dont_write_bytecode = True
+# Not there by itself under PYTHONSAFEPATH.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from panels import engine, health, where
 from panels.kinds import SOURCE
 

@@ -105,6 +105,7 @@ PROMETHEUS_PORT=19090 bash scripts/observe.sh "$bin" >"$scratch/observe.out" 2>&
 observe=$!
 trap 'kill $observe 2>/dev/null || true; wait; rm -rf "$scratch"' EXIT
 prometheus=$(word "$scratch/observe.out" '^Prometheus +(http://[^/]*)/')
+word "$scratch/observe.out" '(^Ctrl-C ends all of it)' >/dev/null
 query='sum by (stage) (stage:queuescope_stage_duration_seconds:share5m) > 0'
 seen=
 for _ in $(seq 180); do

@@ -341,7 +341,7 @@ impl Joiner {
         }
     }
 
-    /// Returns whether lines were left unread.
+    /// Returns whether lines were left unread, or the disk did not answer.
     fn read_logs(&mut self, now: Stamp) -> bool {
         let Some(logs) = &mut self.logs else {
             return false;

@@ -189,14 +189,16 @@ pub fn free_port() -> SocketAddr {
 /// Starts a process that is to listen there, and waits until it does.
 pub fn listening(command: &mut Command, address: SocketAddr) -> (Process, SocketAddr) {
     let child = command.stdout(Stdio::null()).spawn();
-    let process = Process(child.expect("the command starts"));
+    let mut process = Process(child.unwrap_or_else(|error| panic!("{command:?}: {error}")));
     for _ in 0..6000 {
         if TcpStream::connect(address).is_ok() {
             return (process, address);
         }
+        let ended = process.0.try_wait().unwrap();
+        assert!(ended.is_none(), "{command:?}: {ended:?}");
         sleep(Duration::from_millis(10));
     }
-    panic!("nobody listens on {address}");
+    panic!("{command:?} does not listen on {address}");
 }
 
 /// Our proxy, and the address that it gives after `says`.

@@ -30,7 +30,7 @@ pub struct LogReader {
     is_silence_logged: bool,
 }
 
-/// The reports of new lines, and whether lines were left unread.
+/// The reports of new lines, and whether lines were left unread, or the disk did not answer.
 type Reading = (Vec<EngineReport>, bool);
 
 /// A folder with logs, and how far they were read.

@@ -142,12 +142,19 @@ macro_rules! columns {
         }),+];
 
         /// A row whose cells are read as their columns' types, wherever it is held: in a [`Row`], or by a function of the column.
-        pub trait TypedRow<'a> {
-            /// Returns a cell.
-            fn cell(&self, column: ColumnId) -> Value<'a>;
+        pub trait TypedRow {
+            $($(#[doc = $help])+ fn $name(&self) -> Option<columns!(@type $unit $($type)?)>;)+
+        }
 
-            $($(#[doc = $help])+ fn $name(&self) -> Option<columns!(@type $unit $($type)?)> {
-                Cell::of(self.cell(ColumnId::$name))
+        impl TypedRow for Row {
+            $(fn $name(&self) -> Option<columns!(@type $unit $($type)?)> {
+                self.$name.clone()
+            })+
+        }
+
+        impl<'a, F: Fn(ColumnId) -> Value<'a>> TypedRow for F {
+            $(fn $name(&self) -> Option<columns!(@type $unit $($type)?)> {
+                Cell::of(self(ColumnId::$name))
             })+
         }
 
@@ -180,18 +187,6 @@ macro_rules! columns {
     (@period $from:ident $to:ident) => { Period { from: Moment::$from, to: Moment::$to } };
     (@of $row:ident [$moment:ident]) => { $row.timeline.time(Moment::$moment) };
     (@of $row:ident [$from:ident to $to:ident]) => { $row.timeline.nanos(columns!(@period $from $to)) };
-}
-
-impl<'a> TypedRow<'a> for &'a Row {
-    fn cell(&self, column: ColumnId) -> Value<'a> {
-        (column.column().get)(self)
-    }
-}
-
-impl<'a, F: Fn(ColumnId) -> Value<'a>> TypedRow<'a> for F {
-    fn cell(&self, column: ColumnId) -> Value<'a> {
-        self(column)
-    }
 }
 
 columns! {

@@ -183,11 +183,11 @@ impl StageSet {
         self.0 & StageSet::of(period).0 != 0 || is_own_router
     }
 
-    /// Whether it holds no stage at a server, so that a request that ended there was at none.
+    /// Whether all that it holds is before the server, so that a request that ended there was at none.
     pub fn is_before_server(self) -> bool {
         let before = StageSet::range(Period::SCHEDULE_LAG, Period::NETWORK);
         let before = [before, StageSet::CONNECTING, StageSet::PROXY];
-        self.0 & !StageSet::from_iter(before).0 == 0
+        self.0 != 0 && self.0 & !StageSet::from_iter(before).0 == 0
     }
 
     /// Without the stages that a request of a pair, or else one of one server, does not have.
@@ -199,15 +199,16 @@ impl StageSet {
 
     /// Returns the stages of a name in the column `ended_in`. Those of `server` are of one server as well as of a pair.
     fn named(name: &str) -> Option<StageSet> {
-        let of = |name| {
-            let names = STAGES.iter().map(|stage| stage.name);
-            let mut names = names.chain(NO_STAGES.map(|[name, ..]| name));
-            match name {
-                "server" => Some(StageSet::range(Period::NETWORK, Period::RETURN)),
-                name => names.position(|one| one == name).map(StageSet::one),
+        let mut alone = [StageSet::CONNECTING, StageSet::PROXY, StageSet::DONE].into_iter();
+        let alone = alone.find(|of| of.no_stage().is_some_and(|[own, ..]| *own == name));
+        let stages = |name| match name {
+            "server" => Some(StageSet::range(Period::NETWORK, Period::RETURN)),
+            name => {
+                let at = STAGES.iter().position(|stage| stage.name == name);
+                at.map(StageSet::one)
             }
         };
-        name.split('+').map(of).collect()
+        alone.or_else(|| name.split('+').map(stages).collect())
     }
 
     /// Returns where a request was when it ended, by the stages' names; `server` stands for all stages between the send to the

@@ -30,7 +30,7 @@ const ROUNDING_NANOS: u64 = 1_000;
 /// The waits of a row without impossible values.
 impl Wait {
     /// Returns the wait in the server queue, or those at the servers of a pair.
-    pub fn all<'a>(row: &impl TypedRow<'a>) -> Vec<Wait> {
+    pub fn all(row: &impl TypedRow) -> Vec<Wait> {
         match row.disaggregated() {
             None => Wait::in_server_queue(row).into_iter().collect(),
             Some(_) => Wait::at_pair(row),
@@ -38,7 +38,7 @@ impl Wait {
     }
 
     /// Returns the wait in the server queue: column `pure_queue_time`. A pair has no one queue.
-    pub fn in_server_queue<'a>(row: &impl TypedRow<'a>) -> Option<Wait> {
+    pub fn in_server_queue(row: &impl TypedRow) -> Option<Wait> {
         let nanos = row.pure_queue_time().filter(|nanos| *nanos >= 0)?;
         if row.disaggregated().is_some() {
             return None;
@@ -65,7 +65,7 @@ impl Wait {
 
     /// Returns the waits at the servers of a pair. A stay ends when the sequence no longer holds what others wait for; a transfer
     /// is nobody's fault.
-    fn at_pair<'a>(row: &impl TypedRow<'a>) -> Vec<Wait> {
+    fn at_pair(row: &impl TypedRow) -> Vec<Wait> {
         // Our times do not compare with the servers' then.
         let is_raw = row.clock_state() == Some(ClockState::Raw);
         let shift = (!is_raw).then_some(0);
@@ -104,34 +104,28 @@ impl Wait {
 
     /// Returns when a request may have been at a server that did not report when it waited and ran, on the row's clock: from its
     /// sending to its end. `None` if one of its waits has a stay, or it did not reach a server.
-    pub fn untimed<'a>(waits: &[Wait], row: &impl TypedRow<'a>) -> Option<Interval> {
+    pub fn untimed(waits: &[Wait], row: &impl TypedRow) -> Option<Interval> {
         let is_timed = waits.iter().any(|wait| wait.stay.is_some());
         if is_timed || row.ended_in().is_some_and(StageSet::is_before_server) {
             return None;
         }
         // The last of its sendings that is known.
-        let sent = [
-            row.worker_forwarded_time(),
-            row.router_send_time(),
-            row.forwarded_time(),
-            row.sent_time(),
-            row.arrival_time(),
-        ];
+        let sent = (row.worker_forwarded_time())
+            .or_else(|| row.router_send_time())
+            .or_else(|| row.forwarded_time())
+            .or_else(|| row.sent_time())
+            .or_else(|| row.arrival_time());
         // The end of a response is not the end of a generation in the background.
         let is_over = row.unread() != Some(Unread::Background);
         let end = row.end_time().or_else(|| row.finish_time());
         Some(Interval {
-            start: sent
-                .into_iter()
-                .flatten()
-                .next()
-                .map_or(i64::MIN, Stamp::nanos),
+            start: sent.map_or(i64::MIN, Stamp::nanos),
             end: end.filter(|_| is_over).map_or(i64::MAX, Stamp::nanos),
         })
     }
 
     /// Returns what a request waited for before it was sent to a server; `row` is its first.
-    pub fn before_server<'a>(row: &impl TypedRow<'a>) -> ByCause {
+    pub fn before_server(row: &impl TypedRow) -> ByCause {
         // Waiting for a client that is slow to send its prompt is no router's time.
         let prompt = row.prompt_wait().unwrap_or(0);
         let held = row.queue_time_in_router();
@@ -147,9 +141,11 @@ impl Wait {
         };
         // Failed attempts, for as long as they took; all of the wait if that is unknown.
         let failed = row.failed_attempts().unwrap_or_default();
-        let mut took = failed.iter().map(|failed| failed.nanos);
-        let took = took.try_fold(0, |sum: i64, nanos| Some(sum.saturating_add(nanos?)));
-        let down = took.map_or(nanos, |took| took.clamp(0, nanos));
+        let took = failed.iter().try_fold(0, |sum: i64, failed| {
+            let nanos = failed.nanos.filter(|nanos| *nanos >= 0)?;
+            Some(sum.saturating_add(nanos))
+        });
+        let down = took.map_or(nanos, |took| took.min(nanos));
         let mut waits = ByCause::default();
         waits.add(Cause::Down, down);
         waits.add(cause, nanos - down);
@@ -158,7 +154,7 @@ impl Wait {
 }
 
 /// Returns the stay at the server; `shift` is `None` if the proxy's clock does not compare with the server's.
-fn stay<'a>(row: &impl TypedRow<'a>, shift: Option<i64>) -> Option<Stay> {
+fn stay(row: &impl TypedRow, shift: Option<i64>) -> Option<Stay> {
     let shifted = |at: Stamp| at.plus_nanos(shift.unwrap_or(0)).nanos();
     let started = row.queue_time_end()?;
     let first = row.server_first_token_time();
@@ -180,7 +176,7 @@ fn is_possible(stay: &Stay) -> bool {
 }
 
 /// Returns when it left the server, on the row's clock: by our own moments only if the clocks compare.
-fn ended<'a>(row: &impl TypedRow<'a>, shift: Option<i64>) -> Option<Stamp> {
+fn ended(row: &impl TypedRow, shift: Option<i64>) -> Option<Stamp> {
     let ours = || row.finish_time().or_else(|| row.end_time());
     let ours = || ours().filter(|_| shift.is_some());
     row.server_finish_time().or_else(ours)
@@ -207,7 +203,7 @@ mod tests {
         ] {
             row.clock_state = Some(state);
             row.server_finish_time = finished.map(Stamp::from_nanos);
-            let waits = Wait::all(&&row);
+            let waits = Wait::all(&row);
             let stay = waits[0].stay.unwrap();
             assert_eq!((stay.queued, stay.started), (10, 15));
             assert_eq!(stay.ended, ended, "{state:?} {finished:?}");
@@ -230,11 +226,11 @@ mod tests {
             row.queue_time_start = far(queued);
             (row.queue_time_end, row.server_finish_time) = (far(started), far(started));
             (row.pure_queue_time, row.decode_bootstrap_time) = (Some(9), Some(9));
-            let waits = Wait::all(&&row);
+            let waits = Wait::all(&row);
             let stays: Vec<_> = waits.iter().map(|wait| wait.stay).collect();
             assert_eq!(stays, [None], "{is_pair:?} {queued} {started}");
             (row.queue_time_in_router, row.prompt_wait) = (Some(queued), Some(started));
-            let wait = Wait::before_server(&&row);
+            let wait = Wait::before_server(&row);
             assert_eq!(wait, ByCause::default());
         }
     }

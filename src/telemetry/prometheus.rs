@@ -249,12 +249,11 @@ impl Metrics {
         })
     }
 
-    /// Shows an upstream, until no sender uses it any more.
+    /// Shows an upstream: its gauges until no sender uses it any more, its counter for good.
     pub fn show_upstream(&self, upstream: &Arc<UpstreamFigures>) {
         let mut all = self.upstreams.lock();
         all.retain(|known| known.strong_count() > 0);
         all.push(Arc::downgrade(upstream));
-        // Stays when the upstream goes, as every counter does.
         self.upstream_connect_failures.with(&[&upstream.name]);
     }
 

@@ -69,15 +69,15 @@ impl WaitLog {
         for row in rows {
             let worker = row.worker_or_host().unwrap_or_default();
             if row.is_first_of_request() {
-                for (cause, nanos) in Wait::before_server(&row).all() {
+                for (cause, nanos) in Wait::before_server(row).all() {
                     metrics.add_wait(worker, cause, nanos);
                 }
             }
             // Waits with a known cause are counted at once, the one in the server queue when others have ended.
-            let waits = Wait::all(&row);
+            let waits = Wait::all(row);
             let mut log = self.0.lock();
             log.late = log.late.max(now.nanos_since(ended));
-            if let Some(untimed) = Wait::untimed(&waits, &row) {
+            if let Some(untimed) = Wait::untimed(&waits, row) {
                 log.add_untimed(worker, untimed, ended);
             }
             let prefill = row.internal.prefill_worker.as_ref();
@@ -156,7 +156,7 @@ impl WaitLog {
 /// The name of the worker at which a row's sequence was, and its wait in the queue there.
 fn wait(row: &Row) -> Option<(&str, Stay)> {
     let sound = without_impossible(std::slice::from_ref(row));
-    let wait = Wait::in_server_queue(&sound.first()?)?;
+    let wait = Wait::in_server_queue(sound.first()?)?;
     Some((row.worker_or_host()?, wait.stay?))
 }
 

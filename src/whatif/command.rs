@@ -14,7 +14,7 @@ use crate::report::load::{Goal, Summary, goals_ms};
 use crate::report::outputs;
 use crate::report::reader::{self, Run, inputs};
 use crate::table::rows;
-use crate::units::{at_least, round_to_four_digits, share};
+use crate::units::{at_least, one_decimal, round_to_four_digits, share};
 use crate::upstream::Policy;
 
 use super::figures::{Figures, goal};
@@ -74,19 +74,28 @@ pub struct Args {
 }
 
 impl Args {
-    /// Reads the given runs and the load of each. Those that cannot be read or replayed are left out, with a note on the first load.
-    ///
-    /// # Errors
-    /// None can.
-    fn read(&self, given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
-        let (mut read, mut problems) = (Vec::new(), Vec::new());
-        for path in rows::without_duplicates(given) {
+    /// Reads each LOAD. Returns the runs, and why others cannot be read.
+    fn read(&self) -> (Vec<Run>, Vec<String>) {
+        let (mut runs, mut problems) = (Vec::new(), Vec::new());
+        for path in rows::without_duplicates(&self.loads) {
             match reader::load(&[path]) {
-                Ok(loaded) => read.extend(loaded.runs),
+                Ok(loaded) => runs.extend(loaded.runs),
                 Err(problem) => problems.push(problem.message),
             }
         }
-        reader::make_names_unique(&mut read);
+        reader::make_names_unique(&mut runs);
+        (runs, problems)
+    }
+
+    /// Returns the runs that can be replayed, and the load of each. The first load has notes on the others, and on the problems before.
+    ///
+    /// # Errors
+    /// None can.
+    fn loads_of(
+        &self,
+        read: Vec<Run>,
+        mut problems: Vec<String>,
+    ) -> Result<(Vec<Run>, Vec<Load>), Error> {
         let (mut runs, mut loads) = (Vec::new(), Vec::new());
         for mut run in read {
             run.given_slots = self.max_running_requests;
@@ -197,10 +206,12 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         let any = Deployment::of(&Model::default(), &Load::default());
         deployment(any, 1.0, settings)?;
     }
-    let (runs, mut loads) = args.read(&args.loads)?;
+    let (read, unread) = args.read();
+    let (runs, mut loads) = args.loads_of(read, unread)?;
     let fitted = match args.fit.as_slice() {
         [] => None,
-        given => Some(args.read(given)?.1),
+        // All figures are learnt from them, so each must be readable.
+        given => Some(args.loads_of(reader::load(given)?.runs, Vec::new())?.1),
     };
     let of_fit = fitted.as_deref().unwrap_or(&loads);
     let fit = Fit::of(of_fit)?;
@@ -238,7 +249,7 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 impl Results {
     /// Predicts the load of a run under every combination of settings.
     fn predict(&mut self, mut run: Run, load: &Load, grid: &[Vec<Entry>]) -> Result<(), Error> {
-        self.set_goals(&mut run);
+        run.summary["goodput_goals_ms"] = goals_ms(&self.args.goodput);
         self.add_measured(run, load, self.notes(load, grid));
         if self.no_prediction.is_some() {
             return Ok(());
@@ -278,13 +289,6 @@ impl Results {
             load,
             run,
         })
-    }
-
-    /// Sets the goals of `--goodput`, if any, as those of a run.
-    fn set_goals(&self, run: &mut Run) {
-        if !self.args.goodput.is_empty() {
-            run.summary["goodput_goals_ms"] = goals_ms(&self.args.goodput);
-        }
     }
 
     /// The label of a prediction: its settings, after the name of its load if there are several.
@@ -333,7 +337,7 @@ impl Results {
             };
             let looked_for = (what.key().to_owned(), what.candidate(at));
             let prediction = self.replay(load, [settings, &[looked_for]].concat())?;
-            let figures = Figures::of_run(&prediction.summary, &self.args.goodput);
+            let figures = Figures::of_run(&prediction.summary);
             match figures.goodput_share >= Some(self.args.goodput_share) {
                 true => (kept, found) = (at, Some(prediction)),
                 false => missed = at,
@@ -378,13 +382,13 @@ impl Results {
             _ if keeps_any => "give a stricter goal: any rate, also all at once, keeps".to_owned(),
             _ => format!("no rate from {min_rate} requests a second on keeps"),
         };
-        let share = self.args.goodput_share * 100.0;
+        let share = one_decimal(self.args.goodput_share);
         let set = match settings {
             [] => String::new(),
             set => format!("{}: ", grid::label(set)),
         };
         let name = &load.name;
-        format!("{name}: {set}{looked_for} {goals} in {share:.1} % of the requests")
+        format!("{name}: {set}{looked_for} {goals} in {share} of the requests")
     }
 }
 

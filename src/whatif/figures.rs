@@ -27,8 +27,15 @@ pub const TPOT: Latency = |request, times| {
 pub const QUEUE: Latency = |_, times| times.admitted - times.queued;
 
 /// The latencies of `--goodput` that are predicted.
-const GOAL_LATENCIES: &str =
-    "ttft, e2el, tpot, total_latency, pure_queue_time, prefill_time, decode_time";
+pub const GOAL_LATENCIES: [&str; 7] = [
+    "ttft",
+    "e2el",
+    "tpot",
+    "total_latency",
+    "pure_queue_time",
+    "prefill_time",
+    "decode_time",
+];
 
 /// Reads one of the figures of a load.
 pub type Figure = fn(&Figures) -> f64;
@@ -87,10 +94,10 @@ pub struct LatencyFigures {
 /// # Errors
 /// It is no goal, or of a latency that is not predicted.
 pub fn goal(text: &str) -> Result<Goal, String> {
-    let is_predicted = |name: &str| GOAL_LATENCIES.split(", ").any(|of| of == name.trim());
     match text.split_once(':') {
-        Some((name, _)) if !is_predicted(name) => Err(format!(
-            "`{name}` is no latency that is predicted: use one of {GOAL_LATENCIES}"
+        Some((name, _)) if !GOAL_LATENCIES.contains(&name.trim()) => Err(format!(
+            "`{name}` is no latency that is predicted: use one of {}",
+            GOAL_LATENCIES.join(", ")
         )),
         None => Err(format!(
             "`{text}` is no goal: write NAME:MILLISECONDS, such as ttft:500; every LOAD stands before --goodput"
@@ -129,16 +136,15 @@ impl Figures {
     }
 
     /// Those of a run, measured or predicted, as in the report on it.
-    pub fn of_run(run: &load::Summary, goals: &[Goal]) -> Figures {
+    pub fn of_run(run: &load::Summary) -> Figures {
         let all = |column: ColumnId| LatencyFigures::of(run.all.latencies.get(column));
         let rate = run.run.per_second(run.all.completed as f64);
-        let share = run.all.goodput_share();
         Figures {
             ttft_ms: all(ColumnId::ttft),
             total_latency_ms: all(ColumnId::total_latency),
             pure_queue_time_ms: all(ColumnId::pure_queue_time),
             request_throughput: rate.unwrap_or(f64::NAN),
-            goodput_share: share.filter(|_| !goals.is_empty()),
+            goodput_share: run.all.goodput_share(),
         }
     }
 

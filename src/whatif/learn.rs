@@ -143,7 +143,7 @@ fn initial_model(samples: &[Load]) -> Model {
     let timed = || samples.iter().flat_map(Load::timed);
     let delay = |of: Latency, q| quantile_of(timed().map(|(request, times)| of(request, times)), q);
     let mut model = Model {
-        inbound_s: delay(|of, times| times.created - of.arrival, 0.5),
+        inbound_s: delay(|of, times| times.created - of.arrival, 0.5).max(0.0),
         return_s: delay(|_, times| times.first - times.prefilled, 0.5),
         profile: Profile {
             schedule_ms: delay(QUEUE, 0.25).min(MAX_SCHEDULING_S) * 1e3,

@@ -125,10 +125,9 @@ impl Load {
             load.requests.push(Request { server, ..request });
         }
         if load.requests.is_empty() {
-            let mut seen_by = table
-                .first_rows()
-                .map(|row| table.text(ColumnId::seen_by, row));
-            let of_hop = seen_by.any(|seen_by| seen_by == "hop").then_some(OF_HOP);
+            let is_of_hop = |row| table.text(ColumnId::seen_by, row) == "hop";
+            let are_of_hops = !table.is_empty() && table.first_rows().all(is_of_hop);
+            let of_hop = are_of_hops.then_some(OF_HOP);
             let notes = notes.iter().map(String::as_str).chain(of_hop);
             let problem: Vec<&str> = std::iter::once(NOTHING_TO_REPLAY).chain(notes).collect();
             return error(problem.join("; "));

@@ -166,6 +166,15 @@ fn what_nobody_told_is_no_error() {
     assert!(fit.error() < 0.1, "{:?}", fit.validation);
 }
 
+/// The server's clock may be behind ours by more than the way to it takes.
+#[test]
+fn the_way_to_a_server_takes_no_negative_time() {
+    let mut load = simulated(&Model::default(), 5.0);
+    let times = load.requests.iter_mut().filter_map(|of| of.times.as_mut());
+    times.for_each(|times| times.created -= 0.001);
+    assert_eq!(Fit::of(&[load]).unwrap().model.inbound_s, 0.0);
+}
+
 /// A policy knows what was sent out before, though it is not in a queue yet; and each server does what it did if it were alone.
 #[test]
 fn a_policy_chooses_when_requests_arrive() {

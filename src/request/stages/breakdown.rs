@@ -160,10 +160,14 @@ fn split_off(spent: StageSet, nanos: Option<i64>, period: Period, parts: &mut Ve
 impl Row {
     /// Returns where a failed request was when it ended: as the row says, else by its moments.
     pub fn last_seen(&self) -> Option<StageSet> {
+        if self.is_ok() {
+            return None;
+        }
         let is_pair = self.timeline.prefill().is_some();
-        let own = self.ended_in.map(|stages| stages.only_of_pair(is_pair));
-        let ended_in = own.or_else(|| self.find_ended_in());
-        ended_in.filter(|stages| *stages != StageSet::DONE)
+        let told = self.ended_in.map(|stages| stages.only_of_pair(is_pair));
+        // A file may say what cannot be.
+        let told = told.filter(|of| ![StageSet::default(), StageSet::DONE].contains(of));
+        told.or_else(|| self.find_ended_in())
     }
 
     /// Returns where the request was when it ended, by its moments: after the last that is known, and before the next that the

@@ -191,7 +191,7 @@ metrics! {
     upstream_healthy: IntGauge = "queuescope_upstream_healthy", &["upstream"];
         "1, or 0 while an upstream is left out because it could not be connected to.";
     upstream_connect_failures: IntCounter = "queuescope_upstream_connect_failures_total", &["upstream"];
-        "Requests' connections to an upstream that failed.";
+        "Requests' connections to an upstream that failed. A series stays when its upstream goes; it counts towards `metrics_label_sets`.";
     chosen: IntCounter = "queuescope_cache_aware_choices_total", &["by"], of ChosenBy::ALL.map(ChosenBy::name);
         "Choices of an upstream with the policy `cache_aware`, by what decided: `prefix` (it was given the beginning of the prompt \
         before), else the least loaded, as `load` (too little of the prompt was known), `imbalance` (the queues were too uneven) or \

@@ -203,15 +203,16 @@ fn waits_before_the_server_or_at_an_unknown_time_are_counted_at_once() {
     };
     let failed = "gpu:0 server_error 500 after 0.100000 s";
     let two = "gpu:0 timeout after 0.100000 s; gpu:2 timeout after 0.050000 s";
+    let backwards = "gpu:0 timeout after 0.100000 s; gpu:2 timeout after -1 s";
     let years = "gpu:0 timeout after 9223372036 s; gpu:2 timeout after 9223372036 s";
     for (failed, expected) in [
         (None, "router 0.25, unknown 1"),
         (Some(failed), "router 0.15, server_down 0.1, unknown 1"),
         (Some(two), "router 0.1, server_down 0.15, unknown 1"),
-        // An attempt of unknown duration.
+        // An attempt of unknown or impossible duration.
         (Some("gpu:0 open"), "server_down 0.25, unknown 1"),
         (Some(years), "server_down 0.25, unknown 1"),
-        (Some("gpu:0 open after -1 s"), "router 0.25, unknown 1"),
+        (Some(backwards), "server_down 0.25, unknown 1"),
     ] {
         rows[0].failed_attempts = failed.map(|failed| parse_failed(failed).collect());
         assert_eq!(counted(&rows), expected);

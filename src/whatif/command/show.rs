@@ -12,13 +12,13 @@ use crate::report::compare::Comparison;
 use crate::report::files::{ExperimentFile, RunFile, RunState};
 use crate::report::findings::RunReport;
 use crate::report::grid::Grid;
-use crate::report::load::Summary;
+use crate::report::load::{Summary, goals_ms};
 use crate::report::reader::{Loaded, Run};
 use crate::report::{Report, page, render};
 use crate::request::{
     ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, Timeline, TimingSource,
 };
-use crate::units::round_to_four_digits;
+use crate::units::{one_decimal, round_to_four_digits};
 use crate::whatif::figures::{COMPARED, Compared, Figures, TPOT, by_name};
 use crate::whatif::load::{Load, Request};
 
@@ -72,7 +72,7 @@ impl Results {
         let signed = |error| format!("{:+.1} %", error * 100.0);
         let replayed = validation.map(|run| cells(&run.name, run.errors(), signed));
         let names = COMPARED.iter().map(|(name, ..)| *name);
-        let error = cells("error (root mean square)", fit.errors(), percent);
+        let error = cells("error (root mean square)", fit.errors(), one_decimal);
         let heads = std::iter::once("replays off by").chain(names);
         let replayed = Grid::new(heads, replayed.chain([error]).collect());
         let predicted = render::table("run", self.has_goals(), self.lines.clone());
@@ -96,10 +96,9 @@ impl Results {
 
     /// Adds the row of a run to the table. Returns its figures.
     fn add_line(&mut self, name: String, of_run: &Summary) -> Figures {
-        let figures = Figures::of_run(of_run, &self.args.goodput);
         let line = render::line_of(name, &of_run.all, &of_run.run, self.has_goals());
         self.lines.push(line);
-        figures
+        Figures::of_run(of_run)
     }
 
     /// Adds a load as it was measured.
@@ -199,7 +198,7 @@ impl Results {
         for (number, request) in made.requests.iter().enumerate() {
             run.table.push_row(&row(number.to_string(), request, made));
         }
-        self.set_goals(&mut run);
+        run.summary["goodput_goals_ms"] = goals_ms(&self.args.goodput);
         run
     }
 }
@@ -207,10 +206,6 @@ impl Results {
 fn cells(name: &str, all: Compared, shown: impl Fn(f64) -> String) -> Vec<String> {
     let first = std::iter::once(name.to_owned());
     first.chain(all.map(shown)).collect()
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
 }
 
 fn row(id: String, request: &Request, load: &Load) -> Row {

@@ -2,7 +2,7 @@
 
 use std::future::pending;
 
-use queuescope::request::{ColumnId, Endpoint, TypedRow, UpstreamKind};
+use queuescope::request::{ColumnId, Endpoint, UpstreamKind};
 use queuescope::traffic::client::{Client, Job};
 
 use super::*;
@@ -176,7 +176,7 @@ async fn each_answer_is_a_row_of_its_outcome() {
             row.input_length.unwrap(),
             counts.map_or("", |_| "tokens"),
             row.host.as_deref().unwrap_or_default(),
-            row.cell(ColumnId::ended_in).text(),
+            (ColumnId::ended_in.column().get)(row).text(),
             row.error.as_deref().unwrap_or_default()
         );
         assert!(told.contains(part), "{case} {more}: {told}");

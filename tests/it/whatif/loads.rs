@@ -15,6 +15,7 @@ fn a_summary_tells_parts_of_loads_and_what_is_not_to_be_believed() {
     let (folder, path) = rewritten(["cached_tokens", ""]);
     let (dir, rows) = (folder.path(), folder.path().join("requests.csv"));
     std::fs::rename(path, &rows).unwrap();
+    let page = dir.join("page.html").display().to_string();
     let (given, name) = (dir.to_str().unwrap(), dir.file_name().unwrap().display());
     let summary = |text: &str| std::fs::write(dir.join("summary.json"), text).unwrap();
     summary(r#"{"config": {"shard": "0/2"}}"#);
@@ -30,6 +31,8 @@ fn a_summary_tells_parts_of_loads_and_what_is_not_to_be_believed() {
         (degraded, Some("DEGRADED"), false),
         (&window(9), None, true),
         (&window(0), None, false),
+        // Goals are those of the command, here none.
+        (r#"{"goodput_goals_ms": {"e2el": 600000}}"#, None, false),
         // All of it is in this one.
         (r#"{"config": {"shard": "0/1"}}"#, None, false),
     ] {
@@ -39,7 +42,12 @@ fn a_summary_tells_parts_of_loads_and_what_is_not_to_be_believed() {
         assert_says(&shown, &format!("\nmeasured: {marked} "));
         assert_eq!(shown.contains("are of its window"), has_window, "{shown}");
         assert!(!shown.contains("left out: 1 request"), "{shown}");
-        assert_eq!(told(&[given], "")["loads"][0]["mark"].as_str(), mark);
+        assert!(!shown.contains("kept the goals"), "{shown}");
+        let told = told(&[given], &format!("--force --html {page}"));
+        assert_eq!(told["loads"][0]["mark"].as_str(), mark);
+        let page = std::fs::read_to_string(&page).unwrap();
+        assert!(page.contains(r#""goodput_goals_ms":{}"#));
+        assert!(!page.contains(r#""goodput_goals_ms":{""#));
     }
     let text = std::fs::read_to_string(&rows).unwrap();
     let text = text.replacen(",True,ok,", ",False,server_error,", 1);
@@ -100,7 +108,19 @@ fn rows_of_hops_are_refused() {
     let error = run(&[&hop]).unwrap_err();
     let told = "hop.csv: no request of one sequence went well and tells its arrival";
     assert_says(&error, told);
-    assert_says(&error, "queuescope report --join");
+    let hint = "queuescope report --join";
+    assert_says(&error, hint);
+    // Those of a front, with or without those of a hop, are no hop's.
+    let text = std::fs::read_to_string(&hop).unwrap();
+    let mixed = text.replacen(",hop,", ",front,", 1);
+    let head = text.lines().next().unwrap();
+    let rows = folder.path().join("requests.csv");
+    for (text, given) in [(&*mixed, &rows), (head, &folder.path().to_owned())] {
+        std::fs::write(&rows, text).unwrap();
+        let error = run(&[given.to_str().unwrap()]).unwrap_err();
+        assert_says(&error, "no request of one sequence went well");
+        assert!(!error.contains(hint), "{error}");
+    }
 }
 
 /// A request of several sequences is left out, and that is said; a load of nothing else has nothing to replay.

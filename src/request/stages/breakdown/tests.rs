@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::request::attempt::BodyTiming;
-use crate::request::cell::Value;
+use crate::request::cell::{Cell, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::sample::{Sample, at, ms};
 use crate::request::stages::place;
@@ -187,6 +187,7 @@ fn a_failed_request_is_broken_down_to_its_end() {
     let unsent = unseen.clone().without(&[Sent, Arrival, Forwarded]);
     let unsent = unsent.at(End, 7).ended(Outcome::ClientAbort, "");
     let refused = unsent.clone().ended(Outcome::ConnectError, "refused");
+    let pair = (waited.clone()).with(|row| row.timeline.set_pair(PrefillTimes::default()));
     let samples = [
         cut.clone(),
         cut.engine_unknown(),
@@ -196,6 +197,7 @@ fn a_failed_request_is_broken_down_to_its_end() {
         unseen.without(&[Forwarded]),
         unsent,
         refused.clone(),
+        pair,
     ];
     let expected = "\
 client lag 1, to proxy 1, router 3, network+tokenize 15, queue 80, prefill 100, return 10, decode 140
@@ -205,11 +207,20 @@ client lag 1, to proxy 1, router 3, network 900
 client lag 1, to proxy 1, router+network+tokenize+queue+prefill+return 903
 client lag 1, to proxy 1, proxy 903
 client lag 7
-connecting 7";
+connecting 7
+client lag 1, to proxy 1, router 3, network+tokenize+decode memory+prefill queue+prefill+KV transfer+decode slot+return 900";
     let parts = samples.map(|sample| {
-        let row = sample.row();
-        // What the row says of it is what its moments say, which a file may lack.
-        assert_eq!(row.last_seen(), row.find_ended_in(), "{:?}", row.ended_in);
+        let mut row = sample.row();
+        let by_moments = row.find_ended_in();
+        // As the cell of a file says it; one that cannot be is not heeded.
+        let told = row.ended_in.and_then(|of| Cell::of(of.value()));
+        assert!(told.is_some());
+        let of_pair = StageSet::of(Period::DECODE_MEMORY);
+        let impossible = row.timeline.prefill().is_none().then_some(of_pair);
+        for told in [told, None, impossible, Some(StageSet::DONE)] {
+            row.ended_in = told;
+            assert_eq!(row.last_seen(), by_moments, "{told:?}");
+        }
         parts(&row)
     });
     assert_eq!(parts.join("\n"), expected);
@@ -218,4 +229,29 @@ connecting 7";
     assert_eq!(place(last_seen), "connecting to the target");
     let of_network = Some(StageSet::of(Period::NETWORK));
     assert_eq!(refused_by_server.row().ended_in, of_network);
+}
+
+#[test]
+fn a_request_was_before_the_server_if_all_places_where_it_may_have_ended_are() {
+    for (name, is_before) in [
+        ("connecting", true),
+        ("client lag", true),
+        ("to proxy", true),
+        ("proxy", true),
+        ("router", true),
+        ("network", true),
+        ("to proxy+router+network", true),
+        ("router+server", false),
+        ("server", false),
+        ("decode", false),
+        ("done", false),
+    ] {
+        let told = StageSet::named(name).unwrap();
+        assert_eq!(told.is_before_server(), is_before, "{name}");
+    }
+    assert!(!StageSet::default().is_before_server());
+    // What is no place where a request ends, or is none with others.
+    for name in ["prompt_wait", "client_stall", "router+done", "client", ""] {
+        assert_eq!(StageSet::named(name), None, "{name}");
+    }
 }
