@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{ScopedJoinHandle, available_parallelism};
+use std::thread::available_parallelism;
 
 use serde_json::{Value, json};
 
@@ -16,6 +16,7 @@ use crate::report::load::{RunFacts, Summary};
 use crate::request::shown_text;
 use crate::stats::Histogram;
 use crate::table::window::Window;
+use crate::threads::joined;
 
 mod args;
 mod arrival;
@@ -89,10 +90,9 @@ pub fn run(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
 pub fn beside_runtimes<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Error> {
     let done = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().spawn_scoped(scope, work);
-        thread.map(ScopedJoinHandle::join)
+        thread.map(joined)
     });
-    let done = done.map_err(cannot_start)?;
-    Ok(done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    done.map_err(cannot_start)
 }
 
 /// Creates the runtime that [`run`] uses.

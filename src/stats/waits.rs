@@ -298,10 +298,9 @@ impl Judge<'_> {
             return Cause::Unknown;
         }
         let waited = i128::from(piece.to - piece.from) * i128::from(piece.waiting);
-        lengths.with_room += if self.has_room(piece) {
-            waited
-        } else {
-            -waited
+        lengths.with_room += match self.has_room(piece) {
+            true => waited,
+            false => -waited,
         };
         Cause::NotSeen
     }
