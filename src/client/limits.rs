@@ -157,7 +157,8 @@ impl ErrorResponse {
 
     /// Sends the response where no request was read, and closes.
     pub async fn send(&self, stream: Stream) {
-        let sending = async {
+        // On the heap: the task of each connection stays small.
+        let sending = Box::pin(async {
             let (head, body) = self.head_and_body()?;
             let mut session = HttpSession::new(stream);
             session.write_response_header(Box::new(head)).await?;
@@ -165,11 +166,10 @@ impl ErrorResponse {
             let mut stream = session.into_inner();
             AsyncWriteExt::shutdown(&mut stream).await?;
             // Closing on unread bytes would reset the connection before the client has read the response.
-            // On the heap: the task of each connection stays small.
             let mut rest = vec![0; 4096];
             while stream.read(&mut rest).await? > 0 {}
             Ok::<(), Box<dyn Error + Send + Sync>>(())
-        };
+        });
         // An error means that the client is gone.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, sending).await;
     }

@@ -2,6 +2,7 @@
 //! after another.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,7 +82,8 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     let limits = service.shared.limits(&service.role);
     let accepted = match tls {
         None => Some((Box::new(socket.clone()) as Stream, false)),
-        Some(tls) => handshake(service, tls, (&socket, peer), &limits).await,
+        // On the heap, as all that a connection does but waiting for heads: its task stays small.
+        Some(tls) => Box::pin(handshake(service, tls, (&socket, peer), &limits)).await,
     };
     let Some((mut stream, is_http2)) = accepted else {
         return;
@@ -95,8 +97,11 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     loop {
         // A reload may have changed them.
         let limits = service.shared.limits(&service.role);
-        let next = http1::next_head(&mut stream, &mut buffer, may_be_http2, &limits);
-        match unless_closing(&mut phase, next).await.unwrap_or(Err(None)) {
+        let next = {
+            let head = http1::next_head(&mut stream, &mut buffer, may_be_http2, &limits);
+            unless_closing(&mut phase, pin!(head)).await
+        };
+        match next.unwrap_or(Err(None)) {
             Ok(Version::HTTP_2) => {
                 let stream = Box::new(socket.with_prefix(buffer.freeze()));
                 return Box::pin(streams(service, stream, peer, &limits)).await;
@@ -150,7 +155,8 @@ async fn handshake(
     None
 }
 
-/// Waits for something of a client that has no request; `None` once the proxy closes such connections.
+/// Waits for something of a client that has no request; `None` once the proxy closes such connections. What is passed by value is in
+/// the caller's task twice.
 async fn unless_closing<T>(
     phase: &mut watch::Receiver<Phase>,
     awaited: impl Future<Output = T>,
