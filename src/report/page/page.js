@@ -67,8 +67,7 @@ function runsTable() {
     return [[run.cell, ...figures], ...errors];
   });
   const goalsOf = run => Object.entries(run.summary.goodput_goals_ms).map(([name, limit]) => `${name} ≤ ${limit} ms`).join(", ");
-  const goals = new Set(RUNS.map(goalsOf).filter(Boolean));
-  const about = [isPredicted() ? "±: how far off a prediction may be, as a share (docs/WHATIF.md)." : "", goals.size === 1 ? `Goals: ${[...goals][0]}.` : "",
+  const about = [isPredicted() ? "±: how far off a prediction may be, as a share (docs/WHATIF.md)." : "", DATA.heads.includes("kept the goals") ? `Goals: ${goalsOf(RUNS[0])}.` : "",
     RUNS.some(run => run.summary.given_up) ? "Without requests that were given up when a run was stopped." : ""];
   const missing = (EXPERIMENT?.runs ?? []).filter(of => of.state !== "done");
   return section("runs", isOne ? "The run" : "The runs", isOne ? null : soft("Choose one to see it in detail below."), table(DATA.heads, rows, about.join(" ")),
