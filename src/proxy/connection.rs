@@ -67,6 +67,7 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     let socket = Socket::new(socket);
     let Some(_permit) = service.connection_permit() else {
         log::warn!("client {peer}: refused: there are max_connections");
+        service.shared.metrics.connections_refused.with(&[]).inc();
         // Under TLS no response is possible before the handshake.
         return match service.refusals.try_acquire() {
             Ok(_permit) if is_clear => {
@@ -105,6 +106,11 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
             Ok(Version::HTTP_2) => {
                 let stream = Box::new(socket.with_prefix(buffer.freeze()));
                 return Box::pin(streams(service, stream, peer, &limits)).await;
+            }
+            // It is a router's, which falls back: no warning.
+            Ok(_) if buffer.starts_with(http1::PREFACE) => {
+                service.shared.metrics.broken_heads.with(&[]).inc();
+                return Refusal::BrokenHead.response().send(stream).await;
             }
             Ok(_) => {}
             Err(None) => return,

@@ -6,9 +6,7 @@ use std::time::Duration;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderName, HeaderValue, Method, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::protocols::Stream;
 use pingora::protocols::http::ReusableHttpStream;
-use pingora::protocols::http::v1::client::HttpSession;
 use pingora::time::tokio_timeout as timeout;
 use pingora::upstreams::peer::Peer;
 use tokio::sync::SemaphorePermit;
@@ -19,6 +17,7 @@ use crate::clock::Stamp;
 use crate::config::proxy::StampsPolicy;
 use crate::fault::{Injected, Kind};
 use crate::request::{End, Endpoint, FRONT_HEADER, HOP_HEADER, OUTCOME_HEADER, Outcome};
+use crate::upstream::connection::Connection;
 use crate::upstream::{Chosen, Upstreams};
 
 use super::context::Context;
@@ -69,6 +68,7 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     let Err(failure) = request.forward(&mut client).await else {
         request.context.end(End::Complete);
         drop(request);
+        client.drain().await;
         return client.session.finish().await.ok().flatten();
     };
     let (response, end) = failure.response_and_end(&request.context.upstream);
@@ -81,13 +81,18 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         let trace = request.context.trace.map(|trace| trace.id_text());
         failure::log(path, *outcome, reason, id.unwrap_or(""), trace.as_deref());
     }
+    let response = response.filter(|_| !request.response.has_begun);
+    let answers = response.is_some();
     if !request.response.has_begun {
         request.read_room(&mut client).await;
-        if let (Some(response), End::Failed(outcome, _)) = (response, &end) {
-            request.answer(response, *outcome, &mut client).await;
-        }
+    }
+    if let (Some(response), End::Failed(outcome, _)) = (response, &end) {
+        request.answer(response, *outcome, &mut client).await;
     }
     request.context.end(end);
+    if answers {
+        client.drain().await;
+    }
     let resets = match failure {
         // Else the kernel would hold what the client does not read.
         Failure::ClientStalled => true,
@@ -149,7 +154,7 @@ impl<'a> Request<'a> {
     }
 
     async fn forward(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        if self.endpoint.is_none() && self.service.role == Role::Front {
+        if self.endpoint.is_none() && self.context.is_counted() {
             self.shared.metrics.passed_through.with(&[]).inc();
         }
         self.check(client)?;
@@ -211,7 +216,7 @@ impl<'a> Request<'a> {
             self.context
                 .set_upstream(upstream.name(), &upstream.address);
             let connecting = self.connect(&upstreams, &mut chosen);
-            let (stream, is_reused) = match unless_gone(client, connecting).await? {
+            let (connection, is_reused) = match unless_gone(client, connecting).await? {
                 Ok(connected) => connected,
                 Err(failure) => {
                     last_failure = failure;
@@ -222,7 +227,7 @@ impl<'a> Request<'a> {
             self.context.connected(is_reused);
             let head = self.upstream_head(client.head(), has_body);
             let head = head.map_err(|_| Failure::Refused(Refusal::BrokenHead))?;
-            let up = (HttpSession::new(stream), &*chosen.peer);
+            let up = (connection, &*chosen.peer);
             let Err(mut failure) = self.relay(client, up, head).await else {
                 return Ok(());
             };
@@ -257,7 +262,7 @@ impl<'a> Request<'a> {
         &mut self,
         upstreams: &Upstreams,
         chosen: &mut Chosen,
-    ) -> Result<(Stream, bool), Failure> {
+    ) -> Result<(Connection, bool), Failure> {
         let (connector, idle) = (&self.service.connector, &self.service.idle);
         let began = self.shared.clock.now();
         loop {
@@ -268,7 +273,7 @@ impl<'a> Request<'a> {
             let error = match Box::pin(connector.new_stream(&*chosen.peer)).await {
                 Ok(stream) => {
                     chosen.upstream.restore("a request has connected");
-                    return Ok((stream, false));
+                    return Ok((Connection::new(stream), false));
                 }
                 Err(error) => error.into_up(),
             };

@@ -24,8 +24,14 @@ impl Address {
     /// What would be right, with an example.
     pub fn parse(text: &str) -> Result<Address, String> {
         Address::read(text).ok_or_else(|| {
-            "must be HOST:PORT, http://HOST:PORT or https://HOST[:PORT] with a port from 1 to 65535, as in http://127.0.0.1:30000"
-                .to_owned()
+            let several = match text.contains(',') {
+                true => " (a flag has one, and is repeated)",
+                false => "",
+            };
+            format!(
+                "must be HOST:PORT, http://HOST:PORT or https://HOST[:PORT] with a port from 1 to 65535, as in \
+                 http://127.0.0.1:30000{several}"
+            )
         })
     }
 

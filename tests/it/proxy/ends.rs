@@ -258,7 +258,12 @@ async fn what_we_refuse_is_over_with_our_answer() {
     let mut client = front.sent(head).await;
     client.read_until(|reader| reader.is_whole(0)).await;
     let read = Clock::system().now().nanos();
+    assert!(client.is_closed().await);
+    let closed = Clock::system().now().nanos();
     let row = front.only_row().await;
     assert_ended(&row, "client_error", "proxy", "413");
     assert!(nanos(&row, "end_time") <= read, "{row:?}");
+    // That wait, of a second, is no time of ours.
+    let ours = nanos(&row, "arrival_time") + nanos(&row, "overhead");
+    assert!(closed - ours > 900_000_000, "{row:?}");
 }

@@ -96,6 +96,7 @@ async fn a_hop_passes_what_a_router_asks_at_registration() {
     let refused = hop.sent(preface).await.response().await;
     assert!(refused.head.starts_with("HTTP/1.1 400"), "{}", refused.head);
     assert_eq!(server.seen().len(), 3);
+    assert_eq!(hop.counter("queuescope_passed_through_total "), 3);
     assert!(hop.rows().await.is_empty(), "a hop records nothing");
 }
 

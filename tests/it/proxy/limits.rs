@@ -292,6 +292,9 @@ async fn connections_beyond_the_limit_are_turned_away() {
     assert_eq!(response.json()["error"]["type"], "overloaded");
     assert_eq!(response.header("retry-after").unwrap(), "1");
     assert!(outside.is_closed().await);
+    front
+        .counts("queuescope_connections_refused_total ", 1)
+        .await;
     // Those inside go on, and who leaves makes room.
     let [mut stays, leaves] = inside;
     drop(leaves);

@@ -64,8 +64,17 @@ async fn a_flood_of_broken_heads_is_ten_lines_and_a_count() {
     let head = format!("GET / HTTP/1.1\r\na: {}", "x".repeat(1000));
     large.send(head).await;
     assert_eq!(large.response().await.status(), 431);
+    // As a router asks a hop, to fall back: no line.
+    let mut asks = Client::connect(process.front).await;
+    for preface in [
+        "PROPFIND / HTTP/1.1\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ] {
+        asks.send(preface).await;
+        assert_eq!(asks.response().await.status(), 400);
+    }
     let mut counted = 0;
-    while counted < 52 {
+    while counted < 53 {
         counted = process.metric("queuescope_broken_heads_total ").await;
     }
     let lines = last_lines(&mut process).await;

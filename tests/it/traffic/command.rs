@@ -401,6 +401,8 @@ probe http://a:1 --api-key --KEYNL | must be printable ASCII
 traffic --api-key --disable-stream | --api-key: a flag follows it
 traffic --api-key --num-prompts=5 | --api-key: a flag follows it
 proxy --upstream http://me:KEY@a:1 | must be HOST:PORT
+proxy --upstream a:1,b:1 | a flag has one, and is repeated
+proxy --upstream a:1 --label-headers x-a,x-b | --label-headers has one, and is repeated
 check --upstream http://me:KEY@a:1 | must be HOST:PORT
 check --upstream a:1 --worker w=127.0.0.1:0=http://me:KEY@a:1 | must be HOST:PORT
 traffic --help | OPENAI_API_KEY
