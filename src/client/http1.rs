@@ -23,7 +23,7 @@ use super::limits::{Limits, Refusal};
 use super::socket::Socket;
 
 /// What a client of HTTP/2 sends first: RFC 9113, section 3.4.
-pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The most bytes of one read.
 const READ_BYTES: usize = 4096;
 

@@ -98,7 +98,7 @@ impl Refusal {
     /// Returns the response to the client.
     pub fn response(self) -> ErrorResponse {
         let (status, message) = match self {
-            Refusal::BrokenHead => (400, "the request is not valid HTTP"),
+            Refusal::BrokenHead => (400, "the request is not valid HTTP/1.1"),
             Refusal::Tunnel => (405, "this proxy makes no tunnels (CONNECT)"),
             Refusal::HeadTooSlow | Refusal::BodyTooSlow => {
                 (408, "the request did not come in time")

@@ -107,11 +107,6 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
                 let stream = Box::new(socket.with_prefix(buffer.freeze()));
                 return Box::pin(streams(service, stream, peer, &limits)).await;
             }
-            // It is a router's, which falls back: no warning.
-            Ok(_) if buffer.starts_with(http1::PREFACE) => {
-                service.shared.metrics.broken_heads.with(&[]).inc();
-                return Refusal::BrokenHead.response().send(stream).await;
-            }
             Ok(_) => {}
             Err(None) => return,
             Err(Some(why)) => return refuse(service, peer, stream, why).await,

@@ -81,18 +81,15 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         let trace = request.context.trace.map(|trace| trace.id_text());
         failure::log(path, *outcome, reason, id.unwrap_or(""), trace.as_deref());
     }
-    let response = response.filter(|_| !request.response.has_begun);
-    let answers = response.is_some();
     if !request.response.has_begun {
         request.read_room(&mut client).await;
-    }
-    if let (Some(response), End::Failed(outcome, _)) = (response, &end) {
-        request.answer(response, *outcome, &mut client).await;
+        if let (Some(response), End::Failed(outcome, _)) = (response, &end) {
+            request.answer(response, *outcome, &mut client).await;
+            request.context.end(end.clone());
+            client.drain().await;
+        }
     }
     request.context.end(end);
-    if answers {
-        client.drain().await;
-    }
     let resets = match failure {
         // Else the kernel would hold what the client does not read.
         Failure::ClientStalled => true,

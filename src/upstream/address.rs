@@ -24,14 +24,9 @@ impl Address {
     /// What would be right, with an example.
     pub fn parse(text: &str) -> Result<Address, String> {
         Address::read(text).ok_or_else(|| {
-            let several = match text.contains(',') {
-                true => " (a flag has one, and is repeated)",
-                false => "",
-            };
-            format!(
-                "must be HOST:PORT, http://HOST:PORT or https://HOST[:PORT] with a port from 1 to 65535, as in \
-                 http://127.0.0.1:30000{several}"
-            )
+            "must be HOST:PORT, http://HOST:PORT or https://HOST[:PORT] with a port from 1 to 65535, as in http://127.0.0.1:30000 \
+             (a flag has one, and is repeated)"
+                .to_owned()
         })
     }
 

@@ -27,28 +27,24 @@ impl Connection {
     ///
     /// # Errors
     /// The connection broke.
-    pub async fn send(mut self, piece: Bytes, is_chunked: bool, is_last: bool) -> io::Result<()> {
-        let piece = match is_chunked {
-            true => chunks(&piece, is_last).into(),
-            false => piece,
-        };
+    pub async fn send(
+        mut self,
+        mut piece: Bytes,
+        is_chunked: bool,
+        is_last: bool,
+    ) -> io::Result<()> {
+        if is_chunked {
+            let size = format!("{:X}\r\n", piece.len());
+            // An empty chunk is the end.
+            let end: &[u8] = match is_last && !piece.is_empty() {
+                true => b"0\r\n\r\n",
+                false => b"",
+            };
+            piece = [size.as_bytes(), &piece, b"\r\n", end].concat().into();
+        }
         self.write_all(&piece).await?;
         self.flush().await
     }
-}
-
-/// Frames a piece of a body: RFC 9112, section 7.1.
-fn chunks(piece: &[u8], is_last: bool) -> Vec<u8> {
-    let mut framed = Vec::new();
-    // An empty chunk would end the body.
-    if !piece.is_empty() {
-        let size = format!("{:X}\r\n", piece.len());
-        framed = [size.as_bytes(), piece, b"\r\n"].concat();
-    }
-    if is_last {
-        framed.extend_from_slice(b"0\r\n\r\n");
-    }
-    framed
 }
 
 impl AsyncRead for Connection {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::{pending, ready};
+use std::future::pending;
 use std::io;
 use std::pin::pin;
 use std::time::Duration;
@@ -146,17 +146,14 @@ impl Request<'_> {
                 continue;
             }
             let Some(up) = &mut up else { return Ok(()) };
-            // The upstream did not take the request in time, and has not answered it either.
-            let has_timed_out = |error: &Error| *error.etype() == ErrorType::WriteTimedout;
-            let (upload, upload_error) = (&self.upload, self.response.upload_error.as_deref());
-            let takes_body = !upload.is_over && !upload.is_sending && upload_error.is_none();
-            let is_untaken = !self.response.has_begun && upload_error.is_some_and(has_timed_out);
+            let upload = &self.upload;
+            let may_send = !upload.is_sending && self.response.upload_error.is_none();
+            let takes_body = !upload.is_over && may_send;
             let done = tokio::select! {
                 biased;
                 Some(sent) = OptionFuture::from(sending.as_mut().as_pin_mut()) => {
                     sending.set(None);
-                    self.sent(sent.map_err(|_| ErrorType::WriteTimedout));
-                    Ok(())
+                    self.sent(sent)
                 }
                 read = self.response.read(up, self.fault.is_none()) => {
                     if let Some(fault) = self.fault.as_mut().filter(|one| one.fault.kind == Kind::Slow)
@@ -166,10 +163,6 @@ impl Request<'_> {
                     }
                     next = Some(self.take_response(read).map_err(Failure::Upstream)?);
                     Ok(())
-                }
-                // What it sent before is read above.
-                () = ready(()), if is_untaken => {
-                    Err(Failure::Upstream(Error::new_up(ErrorType::WriteTimedout)))
                 }
                 piece = body_or_close(client, takes_body) => {
                     let piece = self.take_piece(piece?, client)?;
@@ -189,15 +182,17 @@ impl Request<'_> {
         }
     }
 
-    /// A piece of the request's body was sent. If not, no more is sent, but a response may be there, or still come.
-    fn sent(&mut self, sent: Result<io::Result<()>, ErrorType>) {
-        let broke = |error| Error::because(ErrorType::WriteError, "the body", error);
-        let sent = sent
-            .map_err(Error::new)
-            .and_then(|sent| sent.map_err(broke));
-        self.response.upload_error = sent.err();
+    /// A piece of the request's body was sent. If not, no more is sent, but a response may still come, unless its upstream has had its time.
+    fn sent<E>(&mut self, sent: Result<io::Result<()>, E>) -> Result<(), Failure> {
         let now = self.shared.clock.now();
         (self.last_activity, self.upload_waits_since) = (now, now);
+        let broke = |error| Error::because(ErrorType::WriteError, "the body", error);
+        self.response.upload_error = match sent {
+            Ok(sent) => sent.map_err(broke).err(),
+            Err(_) if self.response.has_begun => Some(Error::new(ErrorType::WriteTimedout)),
+            Err(_) => return Err(Failure::Upstream(Error::new_up(ErrorType::WriteTimedout))),
+        };
+        Ok(())
     }
 
     /// Keeps the connection for another request, if all of this one was sent.

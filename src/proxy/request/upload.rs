@@ -119,18 +119,12 @@ pub(super) async fn body_or_close(
 ) -> Result<Option<Bytes>, Failure> {
     if takes_body {
         let piece = client.session.read_request_body().await;
-        return piece.map_err(|error| {
-            let http2 = error.root_cause().downcast_ref::<h2::Error>();
-            let is_reset_by_us = http2.is_some_and(h2::Error::is_library);
-            match error.etype() {
-                ErrorType::ReadError | ErrorType::ConnectionClosed | ErrorType::H2Error
-                    if !is_reset_by_us =>
-                {
-                    Failure::ClientGone
-                }
-                // It is not framed as its head says.
-                _ => Failure::Refused(Refusal::BrokenHead),
+        return piece.map_err(|error| match error.etype() {
+            ErrorType::ReadError | ErrorType::ConnectionClosed | ErrorType::H2Error => {
+                Failure::ClientGone
             }
+            // It is not framed as its head says.
+            _ => Failure::Refused(Refusal::BrokenHead),
         });
     }
     client.stream_closed().await;

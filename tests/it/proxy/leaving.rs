@@ -240,6 +240,7 @@ async fn an_upgraded_connection_goes_both_ways_at_once() {
             stream.read_exact(&mut taken).await.unwrap();
             stream.write_all(&answer).await.unwrap();
         }
+        std::future::pending::<()>().await;
     });
     let mut client = front.sent(ASK_UPGRADE).await;
     client.read_until(|reader| reader.head.is_some()).await;
