@@ -164,7 +164,12 @@ pub async fn run_with_progress(
     let stopped = run.stopped;
     facts.ended = run.ended;
     let mut finished = conclude(run, recorder, dir, facts, delays).await?;
-    finished.failure = finished.judge(stopped.then(|| stop.signal()), args.max_failed);
+    let counts = (
+        finished.summary.whole.failed(),
+        finished.summary.whole.requests,
+    );
+    let (grade, signal) = (finished.verdict.grade, stopped.then(|| stop.signal()));
+    finished.failure = judge_run(signal, grade, counts, args.max_failed, &finished.problem);
     Ok(finished)
 }
 
@@ -321,31 +326,33 @@ fn write_summary(dir: &Path, summary: &Value) -> Result<(), Error> {
     Ok(())
 }
 
-impl FinishedRun {
-    /// Judges by the signal that stopped the run; else by its verdict, and by the number of failed requests. What says already
-    /// that no request succeeded, or that files could not be written, stays the message.
-    fn judge(&self, signal: Option<u8>, max_failed: Option<f64>) -> Option<Error> {
-        let (failed, all) = (self.summary.whole.failed(), self.summary.whole.requests);
-        let allowed = max_failed.unwrap_or(HALF);
-        let has_failed_too_often = failed as f64 > allowed * all as f64;
-        let is_invalid = self.verdict.grade == Grade::Invalid;
-        let known = self.problem.as_ref();
-        let (code, message) = if let Some(signal) = signal {
-            (SIGNALLED + signal, STOPPED.to_owned())
-        } else if is_invalid && known.is_none() {
-            let message = "the run is INVALID: its figures are not the server's";
-            (INVALID, message.to_owned())
-        } else if has_failed_too_often && (max_failed.is_some() || known.is_none()) {
-            let message = format!(
-                "{failed} of {all} requests failed, more than --max-failed {allowed} allows"
-            );
-            (TOO_MANY_FAILED, message)
-        } else {
-            return known.map(Error::failed);
-        };
-        Some(Error::new(code, known.unwrap_or(&message)))
-    }
+/// Judges a run by the signal that stopped it; else by the grade of its verdict, and by how many of all requests failed. A
+/// `problem`, that no request succeeded or that files could not be written, stays the message.
+fn judge_run(
+    signal: Option<u8>,
+    grade: Grade,
+    (failed, all): (u64, u64),
+    max_failed: Option<f64>,
+    problem: &Option<String>,
+) -> Option<Error> {
+    let allowed = max_failed.unwrap_or(HALF);
+    let has_failed_too_often = failed as f64 > allowed * all as f64;
+    let (code, message) = if let Some(signal) = signal {
+        (SIGNALLED + signal, STOPPED.to_owned())
+    } else if grade == Grade::Invalid && problem.is_none() {
+        let message = "the run is INVALID: its figures are not the server's";
+        (INVALID, message.to_owned())
+    } else if has_failed_too_often && (max_failed.is_some() || problem.is_none()) {
+        let message =
+            format!("{failed} of {all} requests failed, more than --max-failed {allowed} allows");
+        (TOO_MANY_FAILED, message)
+    } else {
+        return problem.as_ref().map(Error::failed);
+    };
+    Some(Error::new(code, problem.as_ref().unwrap_or(&message)))
+}
 
+impl FinishedRun {
     /// Renders the result for the terminal.
     pub fn to_text(&self) -> String {
         let mut text = self.verdict.marked(&self.summary.to_text());

@@ -64,7 +64,6 @@ const WRONG: &str = "\
 --burstiness -1 | : must be a number from 0.001
 --request-timeout-s 0 | : must be a positive number of seconds
 --backend vllm | : must be one of sglang, sglang-oai, sglang-oai-chat
---base-url ftp://h:1 | : must be like http://127.0.0.1:30000
 --header Traceparent:1 | --header Traceparent:***: traceparent is set by queuescope
 --extra-request-body [] | : must be a JSON object
 --goodput ttft | :
@@ -73,7 +72,6 @@ const WRONG: &str = "\
 --dataset-path x | goes with --dataset-name custom
 --dataset-path /nowhere/x --dataset-name custom | --dataset-path /nowhere/x: No such file
 --dataset-path LINES --dataset-name custom | d.jsonl, line 2: `prompt`: invalid type: integer `1`, expected a string
---base-url https://a:1 --ca /nowhere/ca.pem | --ca /nowhere/ca.pem: cannot be read
 --ca LINES | go with an https:// URL
 --start-at 2020-01-01T00:00:00Z --request-id-prefix a --shard 1/2 --flush-cache | --start-at 2020-01-01T00:00:00Z: that was 
 --arrival trace | --arrival trace: goes with --dataset-name mooncake, azure or burstgpt
@@ -89,7 +87,7 @@ AZURE.csv | azure-2024.csv.csv: No such file
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_value_is_one_line_that_names_it() {
-    let url = format!("http://{}", refusing().await);
+    let nowhere = refusing().await;
     let root = tempfile::tempdir().unwrap();
     let new = root.path().join("new");
     let lines = root.path().join("d.jsonl");
@@ -104,26 +102,28 @@ async fn a_wrong_value_is_one_line_that_names_it() {
             Some(wrong) => format!("{} {}:{wrong}", more[0], more[1]),
             None => said.to_owned(),
         };
-        // The flag may be given once: a base URL of the case replaces ours.
-        let mut command = Command::new(GENERATOR);
-        if !more.contains(&"--base-url") {
-            command.args(["--base-url", &url]);
-        }
-        command.arg("--output-dir").arg(&new).args(&more);
-        command.env_remove("OPENAI_API_KEY");
-        let done = run_aside(command).await;
+        let done = run_aside(generator(nowhere, &new, &given)).await;
         done.assert_status(&[2]);
         let error = done.err;
         let is_one = error.starts_with("error: ") && error.lines().count() == 1;
         assert!(is_one && error.contains(&said), "{more:?}: {error}");
     }
-    let done = run(queuescope(&["traffic", "--dataset-name", "custom"]));
-    done.assert_refused("not provided:\n  --dataset-path <FILE>\n");
-    let done = run(queuescope(&["traffic", "--insecure"]));
-    done.assert_refused("go with an https:// URL");
-    let two_rates = ["traffic", "--rate-curve", "0:1,9:9", "--request-rate", "3"];
-    let done = run(queuescope(&two_rates));
-    done.assert_refused("'--rate-curve <POINTS>' cannot be used with '--request-rate <RATE>'\n");
+    let two_rates = "'--rate-curve <POINTS>' cannot be used with '--request-rate <RATE>'\n";
+    for (given, said) in [
+        (
+            "--dataset-name custom",
+            "not provided:\n  --dataset-path <FILE>\n",
+        ),
+        ("--insecure", "go with an https:// URL"),
+        ("--rate-curve 0:1,9:9 --request-rate 3", two_rates),
+        (
+            "--base-url https://a:1 --ca /nowhere/ca.pem",
+            "--ca /nowhere/ca.pem: cannot be read",
+        ),
+    ] {
+        let given = format!("traffic {given}");
+        run(queuescope(&flags(&given))).assert_refused(said);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,44 +227,6 @@ async fn a_stop_ends_the_wait_for_the_next_request_and_none_sent_is_told() {
     let done = ended(child).await;
     done.assert_status(&[130]);
     assert_says(&done.err, "error: no request was sent\n");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn scripts_are_told_when_too_many_requests_failed() {
-    let most = good_at(|turn| turn % 4 != 3, failing()).await;
-    let fewest = good_at(|turn| turn % 4 == 3, failing()).await;
-    let root = tempfile::tempdir().unwrap();
-    let one = "1 of 4 requests failed, more than --max-failed";
-    for (server, more, code, error) in [
-        (&most, "--max-failed 0.25", 0, ""),
-        (&most, "--max-failed 24.9%", 4, one),
-        (&most, "", 0, ""),
-        (
-            &fewest,
-            "",
-            4,
-            "3 of 4 requests failed, more than --max-failed 0.5 allows",
-        ),
-        (&fewest, "--max-failed 1", 0, ""),
-    ] {
-        let line =
-            format!("--random-input-len 8 --num-prompts 4 --max-concurrency 1 --force {more}");
-        // On a busy machine a run is INVALID: that is told instead.
-        let run = || run_aside(command(server.addr, root.path(), &line));
-        let mut done = run().await;
-        for _ in 0..20 {
-            if done.code == Some(3) {
-                done = run().await;
-            }
-        }
-        done.assert_status(&[code]);
-        let mut errors = done.err.lines();
-        let told = errors.find_map(|line| line.strip_prefix("error: "));
-        let told = told.unwrap_or_default();
-        let is_told = told.starts_with(error) && told.is_empty() == error.is_empty();
-        assert!(is_told, "{more}: {told}");
-        assert!(root.path().join("requests.csv").exists());
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

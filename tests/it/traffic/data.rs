@@ -1,7 +1,7 @@
 //! Data sets and traces as a user asks for them: what is sent, when, and what the files of the run say. Of conversations each turn is sent
 //! with the replies before it, when they have ended and been thought about.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use queuescope::error::USAGE;
@@ -37,15 +37,6 @@ async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
     ] {
         assert_says(&schedule, row);
     }
-    let asked = server.seen().into_iter().map(|seen| {
-        let body = body(&seen);
-        let tokens = body["sampling_params"]["max_new_tokens"].as_u64();
-        let words = body["text"].as_str().unwrap().split(' ').count();
-        (words, tokens.unwrap())
-    });
-    let asked = BTreeSet::from_iter(asked);
-    assert_eq!(asked, [(12, 9), (30, 4), (51, 1)].into());
-
     // By `sha256sum`.
     let sum = "be1425403dc78c4e573d783e4f75de36916617c5876bef7f05ca7417c27a436c";
     let config = &summary["config"];

@@ -32,12 +32,6 @@ fn what_is_read_is_not_written_over() {
     assert_eq!(std::fs::read_to_string(&mine).unwrap(), "mine");
 }
 
-#[derive(Parser)]
-struct Simulated {
-    #[command(flatten)]
-    profile: Profile,
-}
-
 /// What was learnt is kept as a plan's `[sim]`, below the command of the simulator, with the limits that were found and the share of a
 /// GPU: a simulator with the profile is a server of LOAD.
 #[test]
@@ -65,7 +59,7 @@ fn a_profile_is_what_the_simulator_and_plans_take() {
         let mut given = command.windows(2);
         assert!(given.any(|two| two.join(" ") == flag), "{flag} {text}");
     }
-    let made = Simulated::try_parse_from(command).unwrap().profile;
+    let made = Profile::try_parse_from(command).unwrap();
     let limits = (made.max_running_requests, made.gpu_share);
     assert_eq!(limits, (16, 1.0), "{text}");
     let slots = of_plan("max_running_requests").as_integer();
@@ -123,11 +117,6 @@ fn an_error_of_a_load_names_its_file() {
             "{shown}"
         );
     }
-    // As is the load for which nothing is found.
-    let flags = ["--find", "servers", "--goodput", "ttft:0.001"];
-    let (_, nothing) = run(&[&[&*load, &file("shared")][..], &flags].concat()).unwrap();
-    let none = "slots16-rate12.csv.gz: no number of servers";
-    assert_says(&nothing.unwrap(), none);
 }
 
 #[test]
