@@ -194,20 +194,10 @@ fn an_error_names_line_and_field_or_column_and_the_expected_format() {
 fn a_byte_order_mark_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
-    for (name, file) in [
-        ("custom", "custom.jsonl"),
-        ("sharegpt", "sharegpt.json"),
-        ("mooncake", "mooncake.jsonl"),
-        ("azure", "azure-2023.csv"),
-    ] {
-        let text = std::fs::read_to_string(format!("tests/data/datasets/{file}")).unwrap();
-        let line = format!("--dataset-name {name} --dataset-path {}", path.display());
-        let sent = ["", "\u{feff}"].map(|mark| {
-            std::fs::write(&path, format!("{mark}{text}")).unwrap();
-            planned(&line).request(0)
-        });
-        assert_eq!(sent[0], sent[1], "{name}");
-    }
+    // A file of any format is read from its first byte on by one function.
+    std::fs::write(&path, "\u{feff}[{\"prompt\":\"a\"}]").unwrap();
+    let line = format!("--dataset-name custom --dataset-path {}", path.display());
+    assert_eq!(body(&planned(&line).request(0))["text"], "a");
 }
 
 /// The words of a request's prompt.
