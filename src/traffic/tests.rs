@@ -78,8 +78,8 @@ fn scripts_are_told_of_a_signal_of_an_invalid_verdict_and_of_too_many_failures()
         let failed = (failed.parse().unwrap(), 4);
         let problem = Some(problem.to_owned()).filter(|problem| !problem.is_empty());
         let (signal, max_failed) = (signal.parse().ok(), max_failed.parse().ok());
-        let judged = judge_run(signal, grade, failed, max_failed, &problem);
-        let told = judged.map(|error| format!("{}: {}", error.code, error.message));
+        let failure = failure_of(signal, grade, failed, max_failed, problem.as_ref());
+        let told = failure.map(|error| format!("{}: {}", error.code, error.message));
         assert_eq!(told.unwrap_or_default(), expected, "{line}");
     }
 }

@@ -194,7 +194,7 @@ fn an_error_names_line_and_field_or_column_and_the_expected_format() {
 fn a_byte_order_mark_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
-    // A file of any format is read from its first byte on by one function.
+    // Files of all formats are opened by one function.
     std::fs::write(&path, "\u{feff}[{\"prompt\":\"a\"}]").unwrap();
     let line = format!("--dataset-name custom --dataset-path {}", path.display());
     assert_eq!(body(&planned(&line).request(0))["text"], "a");

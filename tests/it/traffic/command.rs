@@ -6,11 +6,9 @@ use super::*;
 use crate::support::process::run;
 use crate::support::{assert_says, files, table};
 
-const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
-
 /// The same by its other name.
 fn generator(addr: SocketAddr, dir: &Path, line: &str) -> Command {
-    let mut other = Command::new(GENERATOR);
+    let mut other = Command::new(env!("CARGO_BIN_EXE_queuescope-traffic"));
     other.args(command(addr, dir, line).get_args().skip(1));
     other.env_remove("OPENAI_API_KEY");
     other
@@ -137,7 +135,7 @@ async fn a_run_that_cannot_work_ends_with_one() {
     assert!(is_told && done.err.lines().count() == 1, "{}", done.err);
 
     // It answers, but never well: all rows are there all the same.
-    let server = Upstream::playing(vec![failing()]).await;
+    let server = failing().await;
     for (more, code) in [("", 1), ("--max-failed 0.5", 4)] {
         let line = format!("--num-prompts 3 --force {more}");
         let done = run_aside(command(server.addr, root.path(), &line)).await;
@@ -151,7 +149,7 @@ async fn a_run_that_cannot_work_ends_with_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_ends_the_run_and_still_writes_everything() {
-    let server = good_at(|turn| turn < 3, Step::Silence).await;
+    let server = good_for(3).await;
     let root = tempfile::tempdir().unwrap();
     let dir = root.path();
     let line = "--num-prompts 200 --drain-timeout-s 0.1 --random-input-len 2";
@@ -227,28 +225,6 @@ async fn a_stop_ends_the_wait_for_the_next_request_and_none_sent_is_told() {
     let done = ended(child).await;
     done.assert_status(&[130]);
     assert_says(&done.err, "error: no request was sent\n");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_is_killed_leaves_the_rows_it_had() {
-    let server = good_at(|turn| turn < 3, Step::Silence).await;
-    let root = tempfile::tempdir().unwrap();
-    let line = "--num-prompts 5 --upstream-kind server";
-    let mut child = command(server.addr, root.path(), line).spawn().unwrap();
-    let rows = || read(root.path(), "requests.partial.csv");
-    until("three rows are there", || rows().lines().count() == 4).await;
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(!root.path().join("requests.csv").exists());
-    let begun: Value = serde_json::from_str(&read(root.path(), "begun.json")).unwrap();
-    assert!(begun["started_at"].as_f64() > Some(1.7e9), "{begun}");
-    let rows = proxy::rows(&root.path().join("requests.partial.csv"));
-    assert_eq!(rows.len(), 3);
-    for row in &rows {
-        assert_eq!(row["outcome"], "ok");
-        // The clock of the server was known as far as three requests tell.
-        proxy::number(row, "pure_queue_time");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,10 +17,6 @@ pub fn file(name: &str) -> PathBuf {
     root.join("tests/data/datasets").join(name)
 }
 
-fn planned(line: &str) -> Result<RunPlan, Error> {
-    generator::plan("http://127.0.0.1:1", line)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
     let server = good().await;
@@ -49,7 +45,7 @@ async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
 #[test]
 fn ids_differ_from_run_to_run_whatever_the_seed() {
     let line = "--num-prompts 2 --seed 7 --random-range-ratio 0.1";
-    let [one, two] = [line; 2].map(|line| planned(line).unwrap());
+    let [one, two] = [line; 2].map(|line| generator::plan("http://127.0.0.1:1", line).unwrap());
     assert_ne!(one.request_id_prefix, two.request_id_prefix);
     assert_eq!(one.lengths(1, 0), two.lengths(1, 0));
 }

@@ -75,13 +75,13 @@ async fn stopped(server: &Upstream, line: &str, arrived: usize, gate: &Gate) -> 
     gate.open();
     let run = tokio::time::timeout(wire::PATIENCE, run).await.unwrap();
     let run = run.unwrap().unwrap();
-    assert!(run.stopped);
+    assert!(run.stopped.is_some());
     run
 }
 
 #[tokio::test]
 async fn a_stopped_run_keeps_a_row_of_all_that_was_due() {
-    let server = good_at(|turn| turn < 2, Step::Silence).await;
+    let server = good_for(2).await;
     let line = "--num-prompts 9 --max-concurrency 4 --drain-timeout-s 0";
     let run = stopped(&server, line, 6, &Gate::new()).await;
     let (ok, given_up): (Vec<&Row>, Vec<&Row>) = run.rows.iter().partition(|row| row.is_ok());
@@ -124,7 +124,7 @@ async fn warm_up_requests_come_first_and_leave_no_row_and_one_that_fails_ends_th
     let expected = ["r-warmup-0", "r-warmup-1", "r-0", "r-1", "r-2", "r-3"];
     assert_eq!(ids, expected);
 
-    let server = Upstream::always(recorded("err_generate_too_long")).await;
+    let server = failing().await;
     let plan = plan(server.addr, "--warmup-requests 1");
     let error = drive(plan).await.unwrap_err().to_string();
     assert!(error.starts_with("a warm-up request failed: "), "{error}");
