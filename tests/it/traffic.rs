@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nix::sys::signal::Signal;
 use queuescope::clock::{Clock, Stamp};
 use queuescope::error::Error;
-use queuescope::request::{GIVEN_UP, Moment, Outcome, Period, Row, StageSet};
+use queuescope::request::{Moment, Outcome, Row};
 use queuescope::traffic::{self, LiveProgress, Run, RunPlan, Stop};
 use serde_json::Value;
 use tempfile::TempDir;

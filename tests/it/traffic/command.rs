@@ -152,9 +152,9 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     let server = good_for(3).await;
     let root = tempfile::tempdir().unwrap();
     let dir = root.path();
-    let line = "--num-prompts 200 --drain-timeout-s 0.1 --random-input-len 2";
+    let line = "--num-prompts 200 --max-concurrency 100 --drain-timeout-s 0.1 --random-input-len 2";
     let child = command(server.addr, dir, line).spawn().unwrap();
-    until("all have arrived", || server.seen().len() == 200).await;
+    until("all slots are taken", || server.seen().len() == 103).await;
     let rows = || read(dir, "requests.partial.csv");
     until("three have ended", || rows().lines().count() == 4).await;
     signal(&child, Signal::SIGINT);
@@ -162,7 +162,7 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     done.assert_status(&[130]);
     for said in [
         "stopped before its end",
-        "0 of 200 requests were never sent and 197 given up",
+        "97 of 200 requests were never sent and 100 given up",
         "197 of 200 requests were given up when the run was stopped",
         "3 ok (1.5 %)\n",
     ] {
@@ -170,7 +170,7 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     }
     assert!(!done.out.contains(" VALID:"), "{}", done.out);
     for said in [
-        "waiting up to 0.1 s for 197 in flight, Ctrl-C again drops them",
+        "waiting up to 0.1 s for 100 in flight, Ctrl-C again drops them",
         "\ngiving up the requests in flight\n",
     ] {
         assert_says(&done.err, said);
@@ -178,6 +178,9 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     let mut errors = column(dir, "error");
     errors.retain(|cell| !cell.is_empty());
     assert_eq!(errors, ["given up: the run was stopped"; 197]);
+    let mut ended_in = column(dir, "ended_in");
+    ended_in.retain(|cell| cell == "client lag");
+    assert_eq!(ended_in.len(), 97, "they waited for a slot");
     let summary = summary(dir, &done);
     let keys = ["completed", "given_up", "failed"];
     assert_eq!(counts(&summary, keys), [3, 197, 0]);

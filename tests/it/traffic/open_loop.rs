@@ -64,49 +64,20 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
     assert_says(&run.lag.warning().unwrap(), "--max-concurrency");
 }
 
-/// A run that is told to stop once so many requests arrived; then the gate is opened.
-async fn stopped(server: &Upstream, line: &str, arrived: usize, gate: &Gate) -> Run {
-    let plan = plan(server.addr, line);
-    let stop = Stop::default();
-    let run = traffic::drive(plan, Clock::system(), Arc::default(), stop.clone());
-    let run = tokio::spawn(run);
-    until("they arrived", || server.seen().len() == arrived).await;
-    stop.stop();
-    gate.open();
-    let run = tokio::time::timeout(wire::PATIENCE, run).await.unwrap();
-    let run = run.unwrap().unwrap();
-    assert!(run.stopped.is_some());
-    run
-}
-
-#[tokio::test]
-async fn a_stopped_run_keeps_a_row_of_all_that_was_due() {
-    let server = good_for(2).await;
-    let line = "--num-prompts 9 --max-concurrency 4 --drain-timeout-s 0";
-    let run = stopped(&server, line, 6, &Gate::new()).await;
-    let (ok, given_up): (Vec<&Row>, Vec<&Row>) = run.rows.iter().partition(|row| row.is_ok());
-    assert_eq!((ok.len(), given_up.len()), (2, 7));
-    for row in &given_up {
-        let told = (row.outcome(), row.error.as_deref());
-        assert_eq!(told, (Outcome::ClientAbort, Some(GIVEN_UP)));
-    }
-    let unsent = |row: &&&Row| row.timeline.raw(Moment::Sent).is_none();
-    let unsent = given_up.iter().filter(unsent);
-    let unsent: Vec<_> = unsent.map(|row| row.ended_in).collect();
-    let in_client = StageSet::of(Period::SCHEDULE_LAG);
-    assert_eq!(unsent, [Some(in_client); 3], "they waited for a slot");
-    // Those that took the slot of an answer may have waited as well.
-    let waited = run.lag.waited_for_slot;
-    assert!((3..=5).contains(&waited), "{waited}");
-    until("the server saw us leave", || server.gone() >= 4).await;
-    assert_eq!(server.seen().len(), 6);
-}
-
 #[tokio::test]
 async fn a_stop_lets_requests_under_way_finish() {
     let gate = Gate::new();
     let server = held(&gate).await;
-    let run = stopped(&server, "--num-prompts 2", 2, &gate).await;
+    let plan = plan(server.addr, "--num-prompts 2");
+    let stop = Stop::default();
+    let run = traffic::drive(plan, Clock::system(), Arc::default(), stop.clone());
+    let (run, ()) = tokio::join!(run, async {
+        until("they arrived", || server.seen().len() == 2).await;
+        stop.stop();
+        gate.open();
+    });
+    let run = run.unwrap();
+    assert!(run.stopped.is_some());
     assert_eq!(outcomes(&run), [Outcome::Ok; 2]);
 }
 
