@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::otlp::{Scheduler, SpanKind, Stage};
+use crate::engine::report_store::tests::span;
 use crate::request::{Attempt, Endpoint, Moment, Outcome, Row, Side, SpanId};
 
 mod any_order;
@@ -74,16 +75,7 @@ fn spans(report: &EngineReport) -> Vec<EngineSpan> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static IDS: AtomicU64 = AtomicU64::new(1000);
     let first = IDS.fetch_add(10, Ordering::Relaxed);
-    let start = report.received.unwrap_or(at(1));
-    let span = |id, parent, kind| EngineSpan {
-        trace: report.trace.unwrap(),
-        id,
-        parent,
-        start,
-        end: start.plus_nanos(1),
-        kind,
-        retractions: 0,
-    };
+    let span = |id, parent, kind| span(report.trace.unwrap(), id, parent, kind);
     let mut spans = vec![
         span(first + 1, first, SpanKind::Scheduler(Scheduler::default())),
         span(first + 2, first + 1, SpanKind::Stage(Stage::Waiting)),
@@ -176,7 +168,7 @@ fn a_request_is_released_when_all_of_its_sequences_are_reported() {
     let (_, joined) = table.receive(report("x"), at(1));
     let (x, y) = ((0, "x", true), (1, "y", true));
     assert_eq!(matches(&joined[0]), [x, x, y]);
-    assert_eq!((table.waiting(), table.store.len()), (0, 0));
+    assert!(table.waiting() == 0 && table.store.is_within(0));
 }
 
 #[test]
@@ -198,7 +190,7 @@ fn at_its_deadline_a_request_is_released_with_the_reports_that_there_are() {
         let both = [report(rid), log_line(report(rid))];
         assert_eq!(both.map(|of| table.receive(of, at(10)).0), [rid == y; 2]);
     }
-    assert_eq!(table.store.len(), 0, "neither is kept");
+    assert!(table.store.is_within(0), "neither is kept");
 }
 
 #[test]
@@ -233,21 +225,6 @@ fn stages_without_a_root_belong_to_the_only_request_of_a_trace() {
         row[0].parent_span_id = parent;
         assert_eq!(at_deadline(&rootless, row).matches.len(), expected);
     }
-}
-
-#[test]
-fn unclaimed_reports_are_dropped_by_age_and_by_number() {
-    // Each report has four spans, and one more item to find them by.
-    let mut table = JoinTable::new(2);
-    for trace in 1..=4 {
-        table.receive(in_trace(trace << 64, "a"), at(trace as i64));
-    }
-    let dropped = table.forget(at(4)).count();
-    assert!(dropped >= 1 && table.store.len() <= 16, "{dropped}");
-    // Age is checked every few seconds.
-    let dropped = table.forget(at(305_000)).count();
-    assert!(dropped >= 2, "{dropped}");
-    assert_eq!(table.store.len(), 0);
 }
 
 /// Rows of a request with an attempt at a hop, below which the server's spans lie.
