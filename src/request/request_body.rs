@@ -57,7 +57,6 @@ const SAMPLING: Rule = members(&[
 static SAMPLINGS: Rule = members(&[("n", scalar(Field::SamplesPerPrompt))]);
 
 const ROOM: Rule = scalar(Field::BootstrapRoom);
-static ROOMS: Rule = ROOM;
 
 /// Text, or a list of parts: `{"type": "text", "text": …}`.
 const CONTENT: Rule = Rule::TEXT.or_elements(&PART);
@@ -87,7 +86,7 @@ static PARAMS: Rule = members(&[
     ("instructions", Rule::TEXT),
     ("system", CONTENT),
     // One number, or one per sequence.
-    ("bootstrap_room", ROOM.or_elements(&ROOMS)),
+    ("bootstrap_room", ROOM.or_elements(&ROOM)),
 ]);
 
 /// The number of bytes that are checked together.

@@ -71,10 +71,8 @@ const SEQUENCE: Rule = object(
     ],
 );
 
-static SEQUENCES: Rule = SEQUENCE;
-
 /// `/generate`: one event of a stream, or a reply: one sequence, or a list for a batch or `n` > 1.
-pub static GENERATE: Rule = SEQUENCE.or_elements(&SEQUENCES);
+pub static GENERATE: Rule = SEQUENCE.or_elements(&SEQUENCE);
 
 /// The generated message: `delta` of a chunk, `message` of a reply.
 const CHAT_MESSAGE: Rule = members(&[
@@ -187,7 +185,6 @@ const BLOCK: Rule = members(&[
     ("thinking", Rule::TEXT),
     ("partial_json", Rule::TEXT),
 ]);
-static BLOCKS: Rule = BLOCK;
 
 /// `/v1/messages`. The prompt's tokens come with `message_start`, generated tokens with `message_delta`, and `message_stop` ends the
 /// stream, after an error too. The API layer makes up the message's id: it is not the engine's.
@@ -203,7 +200,7 @@ static MESSAGES: Rule = object(
         ("message", MESSAGE_START),
         ("usage", members(&[INPUT, GENERATED, CACHED])),
         ("error", ERROR),
-        ("content", elements(&BLOCKS)),
+        ("content", elements(&BLOCK)),
         ("detail", scalar(Field::ErrorMessage)),
     ],
 );
