@@ -22,7 +22,7 @@ use crate::request::{EngineReport, Field, LOG_LINE, MetaInfo, Scalar, TimingSour
 pub struct LogReader {
     path: PathBuf,
     /// Ends the thread when dropped, after the lines written until then.
-    _stop: Sender<()>,
+    stop: Sender<()>,
     /// The reports of new lines, if there are any, once a period.
     readings: Receiver<Vec<EngineReport>>,
     last_reading: Option<Stamp>,
@@ -105,7 +105,7 @@ impl LogReader {
         }
         LogReader {
             path,
-            _stop: stop,
+            stop,
             readings,
             last_reading: None,
             is_silence_logged: thread.is_err(),
@@ -123,8 +123,9 @@ impl LogReader {
         readings.into_iter().flatten().collect()
     }
 
-    /// Returns the reports of the lines written until now, as they are read.
+    /// Ends the thread. Returns the reports of all lines written until now, as they are read.
     pub fn last_readings(self) -> Receiver<Vec<EngineReport>> {
+        drop(self.stop);
         self.readings
     }
 

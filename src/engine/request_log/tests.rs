@@ -260,7 +260,7 @@ fn a_disk_that_never_answers_holds_up_neither_rows_nor_the_end() {
     let (_sender, readings) = mpsc::sync_channel(1);
     let reader = LogReader {
         path: PathBuf::new(),
-        _stop: mpsc::channel().0,
+        stop: mpsc::channel().0,
         readings,
         last_reading: None,
         is_silence_logged: false,
