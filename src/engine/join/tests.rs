@@ -204,9 +204,8 @@ fn a_row_without_an_id_takes_the_one_request_of_its_trace() {
         (vec![report("x"), report("y")], None),
         // Unless one is below our own span.
         (vec![report("x"), below(5, "y")], Some("y")),
-        // A trace of 64 bits is the server's own.
-        (vec![in_trace(7, "x")], None),
-        // A router in a trace of its own names our request.
+        // In a trace of its own, unless a router names our request there.
+        (vec![in_other_trace("x")], None),
         (vec![named(in_trace(9 << 64, "x"))], Some("x")),
     ] {
         let expected: Vec<_> = expected.map(|rid| (0, rid, false)).into_iter().collect();
@@ -214,6 +213,10 @@ fn a_row_without_an_id_takes_the_one_request_of_its_trace() {
         let joined = at_deadline(&reports, rows("q", &[None]));
         assert_eq!(matches(&joined), expected, "{reports:?}");
     }
+    // A number of 64 bits may be another trace, which a server began.
+    let mut row = rows("q", &[None]);
+    row[0].trace_id = Some(format!("{:032x}", 7));
+    assert!(matches(&at_deadline(&[in_trace(7, "x")], row)).is_empty());
 }
 
 #[test]
