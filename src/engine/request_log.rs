@@ -23,7 +23,7 @@ pub struct LogReader {
     path: PathBuf,
     /// Ends the thread when dropped, after the lines written until then.
     stop: Sender<()>,
-    /// The reports of new lines, if there are any, once a period.
+    /// The reports of new lines, or none, once a period.
     readings: Receiver<Vec<EngineReport>>,
     last_reading: Option<Stamp>,
     is_silence_logged: bool,
@@ -93,14 +93,14 @@ impl LogReader {
                 if !is_wanted || is_last && !is_behind {
                     return;
                 }
-                // What was written while it read is read once more.
+                // The last reading begins after the last line.
                 is_last =
                     !is_behind && stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout);
             }
         };
         let thread = std::thread::Builder::new().name("engine-logs".to_owned());
-        let thread = thread.spawn(run);
-        if let Err(error) = &thread {
+        let spawned = thread.spawn(run);
+        if let Err(error) = &spawned {
             log::warn!("engine logs: {error}; they are not read");
         }
         LogReader {
@@ -108,7 +108,7 @@ impl LogReader {
             stop,
             readings,
             last_reading: None,
-            is_silence_logged: thread.is_err(),
+            is_silence_logged: spawned.is_err(),
         }
     }
 

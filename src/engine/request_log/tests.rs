@@ -153,6 +153,7 @@ fn of_many_hours_few_are_read_and_one_that_is_again_among_the_latest_is_not_read
     logs.ids();
     let oldest = hour(40 - MAX_FILES);
     logs.append(&oldest, &line("a", 0));
+    logs.append(&hour(39 - MAX_FILES), &line("older", 0));
     assert_eq!(logs.ids(), ["a"]);
     // A newer one displaces it, and is removed.
     logs.append(&hour(39), &line("new", 0));
