@@ -1,7 +1,5 @@
 use std::path::Path;
 
-use clap::{Arg, Args as _, Command};
-
 use super::*;
 use crate::experiment::launch::{DeploymentSpec, ServerSpec};
 use ExperimentKind::{Node, Routing};
@@ -116,22 +114,6 @@ fn a_printed_plan_makes_the_same_runs() {
 }
 
 #[test]
-fn a_plan_shows_no_rate_where_something_else_says_when_requests_are_sent() {
-    let example = || grid::file(Node.example()).unwrap();
-    for given in [
-        "rate_curve = '0:5,60:50'",
-        "arrival = 'trace'\ndataset_name = 'mooncake'\ndataset_path = 'x'",
-    ] {
-        for example in [Vec::new(), example()] {
-            let given = grid::file(given).unwrap();
-            let plan = Plan::new(Node, example, given).unwrap();
-            let shown = plan.to_text();
-            assert!(!shown.contains("request_rate"), "{shown}");
-        }
-    }
-}
-
-#[test]
 fn the_examples_sweeps_are_dropped_where_given_keys_exclude_them() {
     let search = "find_max_rate = true\ngoodput = ['ttft:500']";
     let narrow_search = format!("{search}\nmax_running_requests = 8");
@@ -168,12 +150,4 @@ fn the_examples_sweeps_are_dropped_where_given_keys_exclude_them() {
         assert_eq!(settings.keys.routing_policy, "cache_aware", "{given}");
         plan(kind, &found.to_toml()).unwrap();
     }
-}
-
-#[test]
-fn a_flag_may_need_a_key_of_the_file() {
-    let command = Command::new("routing").arg(Arg::new("resume"));
-    let command = settings::KeyFlags::augment_args(command);
-    let found = command.try_get_matches_from(["routing", "--dataset-name", "custom"]);
-    found.unwrap();
 }
