@@ -159,6 +159,13 @@ impl Planned {
         process.spawn().unwrap()
     }
 
+    /// Goes on with it, which goes well.
+    fn resumed(&self, command: &str) -> Done {
+        let done = self.resume(command, &[]);
+        done.assert_status(&[0, 3]);
+        done
+    }
+
     /// Goes on with it.
     fn resume(&self, command: &str, flags: &[&str]) -> Done {
         let mut process = queuescope(&[&[command, "--resume", "out"], flags].concat());

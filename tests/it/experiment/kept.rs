@@ -53,8 +53,7 @@ fn secrets_are_not_shown_and_kept_for_the_owner_alone() {
     let file = plan.path("runs/02-max_concurrency=2/run.json");
     let written = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, written.replace("done", "stopped")).unwrap();
-    let resumed = plan.resume("node", &[]);
-    resumed.assert_status(&[0, 3]);
+    let resumed = plan.resumed("node");
     assert_eq!(plan.states(), [RunState::Done; 2]);
     let said = [&shown, &told, &done, &resumed].map(|done| done.out.clone() + &done.err);
     let mut holding = 0;
@@ -158,8 +157,7 @@ fn killed_at_any_moment_it_is_gone_on_with() {
         let first = rows(&plan, FIRST);
         assert_eq!(first.is_some(), moment == SECOND);
 
-        let done = plan.resume("node", &[]);
-        done.assert_status(&[0, 3]);
+        let done = plan.resumed("node");
         assert_says(&done.err, "was not done: what it left is in ");
         assert_eq!(plan.states(), [RunState::Done; 2]);
         let aside = plan.path("aside").join(format!("{moment}-1"));
@@ -176,8 +174,7 @@ fn killed_at_any_moment_it_is_gone_on_with() {
         let [first, second] = [FIRST, SECOND].map(|run| plan.path("runs").join(run));
         std::fs::remove_file(first.join("requests.csv")).unwrap();
         File::create(second.join("summary.json")).unwrap();
-        let healed = plan.resume("node", &[]);
-        healed.assert_status(&[0, 3]);
+        let healed = plan.resumed("node");
         assert_eq!(
             healed.err.matches("was not done").count(),
             2,
@@ -243,8 +240,7 @@ fn ctrl_c_ends_all_of_it_in_order_and_no_other_plan_goes_on_with_it() {
         plan.resume("node", &[]).assert_refused(said);
     }
     std::fs::write(plan.path("experiment.toml"), whole).unwrap();
-    let done = plan.resume("node", &[]);
-    done.assert_status(&[0, 3]);
+    plan.resumed("node");
     assert_eq!(plan.states(), [RunState::Done; 2]);
 }
 
