@@ -21,12 +21,6 @@ fn assert_whole(folder: &Path, dir: &str, shown: &str) {
     }
     assert!(lines("report.html") > 100);
     assert!(lines("runs/01-run/summary.json") > 100);
-    // It is an experiment as any other.
-    let mut report = queuescope(&["report", dir, "--format", "csv"]);
-    report.current_dir(folder);
-    let reported = run(report);
-    reported.assert_status(&[0]);
-    assert_eq!(reported.out.lines().count(), 2, "{}", reported.out);
 }
 
 /// 20 of the 30 are sent on at once, and 8 run: others wait in the router, and others again in the server queues. Nothing is hidden,
