@@ -16,6 +16,7 @@ use settings::{KEYS, SIM, Settings, flag_text};
 
 use crate::config::sections::{SECTIONS, nearest};
 use crate::error::Error;
+use crate::experiment::launch::EngineName;
 use crate::secret;
 
 /// A valid plan.
@@ -97,11 +98,10 @@ impl Plan {
         let is_external = has(&given, "engine", |text| text == "external");
         // A search takes one setting, and the example's sweeps are of our own servers and balancer.
         keys.retain(|key, values| {
-            // That of `node` is of the server's own limit.
-            let is_idle = is_external && kind == ExperimentKind::Node;
-            let drops_sweep = is_search || has_other_router || is_idle;
+            let drops_sweep = is_search || has_other_router;
             let is_of_builtin = has_other_router && OF_BUILTIN.contains(&key);
-            !(drops_sweep && values.len() > 1 || is_of_builtin)
+            let is_idle = is_external && deploy::is_idle(EngineName::External, key);
+            !(drops_sweep && values.len() > 1 || is_of_builtin || is_idle)
         });
         keys.extend(given.clone());
         let mut plan = Plan {

@@ -62,7 +62,7 @@ fn notes(plan: &Plan) -> Vec<String> {
     deploy::ineffective_keys(plan, &plan.runs[0].settings)
 }
 
-/// A plan that is printed makes the same runs. Printed defaults are no reason for notes, though keys of an example may be.
+/// A plan that is printed makes the same runs. What nobody gave is no reason for notes.
 fn assert_is_kept(before: &Plan) {
     let text = before.to_toml();
     let after = plan(before.kind.name(), &text).unwrap();
@@ -72,8 +72,7 @@ fn assert_is_kept(before: &Plan) {
         runs.collect::<Vec<_>>()
     };
     assert_eq!(runs(before), runs(&after), "{text}");
-    let has_example = before.given.len() < before.keys.len();
-    assert!(has_example || notes(before) == notes(&after), "{text}");
+    assert_eq!(notes(before), notes(&after), "{text}");
 }
 
 /// Compares a file of plans, `KIND: TEXT` where `\\n` ends a line, with what `describe` returns for each.

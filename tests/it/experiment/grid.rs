@@ -13,7 +13,6 @@ use queuescope::stats::Summary;
 use queuescope::traffic;
 
 use super::{Planned, words};
-use crate::support::generator::flags;
 use crate::support::process::{Done, queuescope, run};
 use crate::support::router::free_port;
 use crate::support::{assert_says, read_rows};
@@ -292,23 +291,6 @@ fn a_trial_that_fails_ends_the_search_and_those_before_it_are_told() {
     assert_says(&done.out, told);
     let highest = done.out.contains("Highest rate at which 50.0 %");
     assert!(highest || is_late, "{}", done.out);
-}
-
-#[test]
-fn what_no_run_would_find_is_told_once_before_the_first() {
-    let plan = Planned::new("max_running_requests = [1, 2, 4]");
-    let no_data = "node --dataset-name sharegpt --dataset-path none.json";
-    let no_router = "routing --router sglang-router --router-program /no/smg";
-    for (line, words) in [
-        (no_data, "none.json"),
-        (no_router, "the router's program /no/smg is not there"),
-    ] {
-        let (command, line) = line.split_once(' ').unwrap();
-        let told = plan.run(command, &flags(line));
-        assert!(matches!(told.code, Some(1 | 2)), "{}", told.err);
-        assert_eq!(told.err.matches(words).count(), 1, "{}", told.err);
-        assert!(!plan.path("").exists(), "nothing was begun");
-    }
 }
 
 /// What an exporter's variables say of a proxy is nothing to a plan without one. How plans are shown: `proxy/process.rs`.

@@ -16,7 +16,6 @@ use super::{assert_nothing_is_left, hosts, left, routed, send, spec, started, un
 use crate::support::assert_says;
 use crate::support::process::{PROGRAM, lines_of, queuescope};
 use crate::support::router::{Which, free_port};
-use crate::support::wire::PATIENCE;
 
 #[tokio::test]
 async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_does() {
@@ -29,15 +28,9 @@ async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_doe
         let table = send(&deployment, &folder, "run", "--num-prompts 24").await;
         let outcomes = words(&table, "outcome").len();
         assert_eq!((table.len(), outcomes), (24, 1), "{policy}");
-        let served = words(&table, "host");
-        assert!(served.is_subset(&hosts), "{policy}: {served:?}");
-        if policy == "round_robin" {
-            assert_eq!(served, hosts);
-        }
-        let waited = |row| table.number(ColumnId::queue_time_in_router, row);
-        let waited: Vec<Option<f64>> = (0..table.len()).map(waited).collect();
-        let has_waited = waited.iter().filter(|waited| **waited > Some(0.0)).count();
-        assert_eq!(has_waited, 24, "{policy}: {waited:?}");
+        assert!(words(&table, "host").is_subset(&hosts), "{policy}");
+        let has_waited = |row| table.number(ColumnId::queue_time_in_router, row) > Some(0.0);
+        assert!((0..24).all(has_waited), "{policy}");
         assert_eq!(left(folder.path()).len(), 4);
         match policy {
             "random" => drop(deployment),
@@ -145,7 +138,6 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         start_timeout: std::time::Duration::from_secs(1),
         ..serving(ServerSpec::Running(nobody))
     };
-    let clock = Clock::system();
     let no_flag = serving(started(PROGRAM, "sim --no-such"));
     for (wanted, pieces) in [
         (on_taken_port, &*taken_port),
@@ -155,10 +147,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         ),
         (too_soon, "server-1|is not ready|Connection refused"),
     ] {
-        let begun = clock.now();
         let error = format!("{:#}", Deployment::start(&wanted).await.unwrap_err());
-        let took = clock.now().since(begun);
-        assert!(took < PATIENCE.as_secs_f64() / 4.0, "{error}");
         let pieces = pieces.split('|');
         pieces.for_each(|piece| assert_says(&error, piece));
         assert_eq!(left(dir), [""; 0], "{error}");
