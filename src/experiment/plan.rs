@@ -96,7 +96,8 @@ impl Plan {
         let has_other_router = has_pairs || has(&given, "router", |text| text != "builtin");
         let is_search = has(&given, "find_max_rate", |text| text == "true");
         let is_external = has(&given, "engine", |text| text == "external");
-        // A search takes one setting, and the example's sweeps are of our own servers and balancer.
+        // A search takes one setting, the example's sweeps are of our own servers and balancer, and what servers that run already do is not
+        // its to say.
         keys.retain(|key, values| {
             let drops_sweep = is_search || has_other_router;
             let is_of_builtin = has_other_router && OF_BUILTIN.contains(&key);

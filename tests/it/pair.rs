@@ -144,7 +144,7 @@ async fn check_played(dispatch: &Dispatch, how: How) {
 }
 
 /// The parts of the rows that were read back; they add up to each row's time.
-pub fn parts(path: &Path) -> Vec<Vec<(String, f64)>> {
+fn parts(path: &Path) -> Vec<Vec<(String, f64)>> {
     let table = read_rows(path);
     let of = |at| {
         let Some(breakdown) = Breakdown::of(&table.row(at)) else {
