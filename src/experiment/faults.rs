@@ -18,7 +18,6 @@ use crate::traffic::seconds_or_zero;
 use crate::units;
 
 use super::launch::{DeploymentSpec, EngineName, Server};
-use super::plan::grid;
 use super::timed::TimedRows;
 
 /// Which servers fail when, and how.
@@ -104,11 +103,16 @@ impl FaultKind {
     }
 }
 
-/// Reads an inline table of TOML.
+/// Reads an inline table of TOML. An error has its place, such as a key that is given twice.
 fn inline_table<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let value: Result<Value, _> = text.parse();
     let table = value.and_then(Value::try_into);
-    table.map_err(|error| grid::syntax_problem(text, &error))
+    table.map_err(|error| {
+        let place = error.span().and_then(|span| text.get(span)?.lines().next());
+        let place = place.filter(|place| !place.trim().is_empty());
+        let place = place.map(|place| format!(" `{place}`")).unwrap_or_default();
+        format!("{}{place}", error.message().trim())
+    })
 }
 
 impl FaultPlan {
