@@ -102,8 +102,6 @@ async fn a_report_has_the_figures_of_a_run_of_its_window_and_of_its_shards() {
     assert_says(&text, "figures are of the ");
     assert_says(&text, "report.html");
     assert_says(&runs.read("part/report.html"), "<html");
-    let refused = runs.report(&["run"], "--format parquet").await;
-    refused.assert_status(&[2]);
 
     // Shards merged are the run that one would have made.
     for shard in ["0", "1"] {
@@ -121,10 +119,11 @@ async fn a_report_has_the_figures_of_a_run_of_its_window_and_of_its_shards() {
     let said = "figures are of all requests: none would be left without the first";
     let done = runs.traffic("whole", load).await;
     assert_says(&done.err, said);
-    for format in ["text", "markdown", "json"] {
+    for (format, also) in [("text", "1 request in "), ("markdown", ""), ("json", "")] {
         let format = format!("--format {format}");
         let shown = runs.reported(&["whole"], &format).await;
         assert_says(&shown, said);
+        assert_says(&shown, also);
     }
     assert_says(&runs.read("whole/summary.json"), said);
     assert_says(&runs.read("whole/report.html"), said);
