@@ -105,15 +105,23 @@ fn counts(found: &[Episode]) -> Vec<[(usize, usize); 3]> {
     phases.map(|phases| phases.map(count)).collect()
 }
 
-/// When the last request was sent to a server that the fault disturbed, after its begin; `None`: that is not known.
+/// Asserts when the last request was sent to the server that the fault disturbed, seconds after its begin (`None`: that is not known),
+/// and the end of what is said of it.
+#[track_caller]
+fn assert_left(requests: Vec<Sent>, told: &str, after: Option<f64>, said: &str) {
+    let left = only(requests, told).left;
+    let found = left.seconds.map(|seconds| (seconds * 1e9).round() / 1e9);
+    assert_eq!(found, after, "{left:?}");
+    assert!(left.said.ends_with(said), "{left:?}");
+}
+
 #[test]
-fn the_last_request_that_was_sent_there_is_found() {
-    let with = |more: String| {
+fn a_request_was_sent_to_the_server_that_its_row_or_an_attempt_names() {
+    let retried = |host: &str| {
         let mut requests = killed();
-        requests[400].more = more;
+        requests[400].more = format!("failed_attempts={host} connect_error 0 0.001");
         requests
     };
-    let attempt = |host: &str| format!("failed_attempts={host} connect_error 0 0.001");
     // As in rows behind a hop that broke them: they have no host, but an attempt that names the hop.
     let broken_by = |hop: &str| -> Vec<Sent> {
         let attempt = format!("failed_attempts={hop} proxy_error after 0.000115 s");
@@ -127,70 +135,77 @@ fn the_last_request_that_was_sent_there_is_found() {
     let mut without_hop = killed();
     without_hop.retain(|of| of.ttft.is_some());
     without_hop.iter_mut().for_each(|of| of.worker = "");
+    let [reset, refused] = ["reset", "refuse"].map(|kind| KILL.replace("kill", kind));
+    for (requests, told, after, said) in [
+        // The other server answered, but the attempt at 40 s names the dead one.
+        (retried(HOSTS[0]), KILL, Some(10.0), ""),
+        // A longer address with the same beginning is another server.
+        (retried("127.0.0.1:300019"), KILL, Some(0.8), ""),
+        (broken_by("server-1"), &reset, Some(0.8), ""),
+        (broken_by("server-12"), &reset, None, AT_ONCE),
+        // A hop that refuses connections reads no request.
+        (broken_by("server-1"), &refused, None, UNKNOWN),
+        (without_hop, KILL, None, UNKNOWN),
+    ] {
+        assert_left(requests, told, after, said);
+    }
+}
+
+const DOWN: &str = "10.5 server-1 kill down";
+const BACK: &str = "10.5 server-1 kill down, 17.5 server-1 kill ready";
+
+#[test]
+fn traffic_has_left_a_server_once_others_come_and_go_elsewhere() {
     // Up at 58 s, seen at 60 s, used since 59 s.
     let mut used_before_ready = killed();
     for request in &mut used_before_ready[590..600] {
         *request = sent(request.at, 0, request.ttft);
     }
-    // One a second, in turns; of each its second and its server.
-    let each = |change: fn(usize) -> Sent| (0..60).map(change).collect();
+    assert_left(used_before_ready, KILL, Some(0.8), "");
+    // Requests that ended before any server were sent to none.
     let in_turns = |n: usize| sent(n as f64, n % 2, Some(0.1));
-    let ended_elsewhere = each(|n| match n {
-        0..30 => sent(n as f64, n % 2, Some(0.1)),
+    let one = |n| match n {
+        0..30 => in_turns(n),
         _ => {
             let place = ["connecting", "to proxy", "proxy", "router"][n % 4];
             sent(n as f64, 0, None).nowhere(format!("ended_in={place}"))
         }
-    });
+    };
+    let ended_before = (0..60).map(one).collect();
+    assert_left(ended_before, DOWN, Some(17.5), "31 requests came later");
     // A router held the request of 12 s, and sent it to the server after two that had come later.
     let mut overtaken: Vec<Sent> = (0..60).map(in_turns).collect();
     overtaken[12].more = "router_send_time=17".to_owned();
+    assert_left(overtaken, BACK, Some(6.5), "1 request came later");
     // All had come before the fault, and waited before they were sent.
-    let waited = each(|n| Sent {
+    let one = |n: usize| Sent {
         more: format!("router_send_time={n}"),
         ..sent(0.01 * n as f64, if n < 13 { n % 2 } else { 1 }, Some(0.1))
-    });
-    // All others go to this server.
-    let while_down = |request: fn(f64) -> Sent| {
+    };
+    let waited = (0..60).map(one).collect();
+    assert_left(waited, DOWN, Some(1.5), "sent there 1.50 s after it began");
+}
+
+#[test]
+fn traffic_that_never_leaves_or_never_comes() {
+    // All others go to the server.
+    let while_down = |request: fn(f64) -> Sent| -> Vec<Sent> {
         let one = |n| match f64::from(n) {
             at @ 11.0..18.0 => request(at),
             at => sent(at, 0, Some(0.1)),
         };
         (0..60).map(one).collect()
     };
+    assert_left(while_down(|at| sent(at, 0, None)), BACK, None, STAYED);
+    assert_left(while_down(|at| sent(at, 1, Some(0.1))), BACK, None, AT_ONCE);
     // A request that timed out while the server stood still has no host: its server is unknown, unless there is only one, or its proxy
     // named its hop.
-    let of_nobody = |at| sent(at, 0, None).nowhere(String::new());
+    let of_nobody = while_down(|at| sent(at, 0, None).nowhere(String::new()));
     let of_hop = |at| sent(at, 0, None).nowhere("worker=server-1".to_owned());
-    let [reset, refused] = ["reset", "refuse"].map(|kind| KILL.replace("kill", kind));
-    let down = "10.5 server-1 kill down";
-    let back = "10.5 server-1 kill down, 17.5 server-1 kill ready";
-    for (requests, told, after, said) in [
-        // The other server answered, but the attempt at 40 s names the dead one.
-        (with(attempt(HOSTS[0])), KILL, Some(10.0), ""),
-        // A longer address with the same beginning is another server.
-        (with(attempt("127.0.0.1:300019")), KILL, Some(0.8), ""),
-        (broken_by("server-1"), &reset, Some(0.8), ""),
-        (broken_by("server-12"), &reset, None, AT_ONCE),
-        // A hop that refuses connections reads no request.
-        (broken_by("server-1"), &refused, None, UNKNOWN),
-        (without_hop, KILL, None, UNKNOWN),
-        (used_before_ready, KILL, Some(0.8), ""),
-        (ended_elsewhere, down, Some(17.5), "31 requests came later"),
-        (overtaken, back, Some(6.5), "1 request came later"),
-        (waited, down, Some(1.5), "sent there 1.50 s after it began"),
-        (while_down(|at| sent(at, 0, None)), back, None, STAYED),
-        (while_down(|at| sent(at, 1, Some(0.1))), back, None, AT_ONCE),
-        (while_down(of_nobody), back, None, UNKNOWN),
-        (while_down(of_hop), back, None, STAYED),
-    ] {
-        let left = only(requests, told).left;
-        let found = left.seconds.map(|seconds| (seconds * 1e9).round() / 1e9);
-        assert_eq!(found, after, "{left:?}");
-        assert!(left.said.ends_with(said), "{left:?}");
-    }
+    assert_left(of_nobody.clone(), BACK, None, UNKNOWN);
+    assert_left(while_down(of_hop), BACK, None, STAYED);
     let alone = [ServerFile::of(SERVERS[0], HOSTS[0])];
-    let alone = episodes_at(&alone, while_down(of_nobody), back);
+    let alone = episodes_at(&alone, of_nobody, BACK);
     let said = &alone[0].faults[0].left.said;
     assert_says(said, "it is the only server");
 }
