@@ -222,11 +222,15 @@ fn prometheus(folder: &Path) -> (Running, SocketAddr) {
 /// What Prometheus answers a query with; it must be one that it understands.
 async fn ask(addr: SocketAddr, query: &str) -> Vec<f64> {
     let escaped: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
-    let answer = get(addr, &format!("/api/v1/query?query={escaped}")).await;
-    let answer = answer.json();
+    let answer = get(addr, &format!("/api/v1/query?query={escaped}"))
+        .await
+        .json();
     assert_eq!(answer["status"], "success", "{query}: {answer}");
     let data = &answer["data"];
     let number = |value: &Value| value[1].as_str().unwrap().parse().unwrap();
+    if data["resultType"] == "scalar" {
+        return vec![number(&data["result"])];
+    }
     let found = data["result"].as_array().unwrap().iter();
     found.map(|series| number(&series["value"])).collect()
 }

@@ -69,11 +69,6 @@ fn data_of(page: &str) -> Value {
     serde_json::from_str(data).unwrap()
 }
 
-/// What the page of a run has of it.
-fn data_of_run(run: Run) -> Value {
-    data_of(&page_of(vec![run]))["runs"][0].take()
-}
-
 #[test]
 fn hostile_text_stays_text_and_nothing_is_loaded() {
     let page = page_of(vec![run_of(50)]);
@@ -204,7 +199,7 @@ fn waiting_in_a_router_is_in_the_picture() {
     let late = "req_id=late, outcome=ok, host=h:1, clock_state=offset, arrival_time=0.1, queue_time_start=300, queue_time_end=304, \
         pure_queue_time=4, finish_time=305";
     run.table.push_line(late);
-    let data = data_of_run(run);
+    let data = &data_of(&page_of(vec![run]))["runs"][0];
     let causes = data["waiting_over"]["causes"].as_array().unwrap();
     let sum = |of: &Value| -> f64 {
         let seconds = of["seconds"].as_array().unwrap().iter();
