@@ -152,11 +152,7 @@ fn summary(shards: &[Shard], started: Stamp, rows: &Path) -> Result<Value, Error
     };
     let runs = || shards.iter().map(|shard| &shard.run);
     // Of a shard with a window, the summary has the window's duration.
-    let end = |shard: &Shard| {
-        RunFacts::of(&shard.run)
-            .ended
-            .plus_nanos(shard.began.nanos())
-    };
+    let end = |of: &Shard| RunFacts::of(&of.run).ended.plus_nanos(of.began.nanos());
     let ended = shards.iter().map(end).max();
     let mut config = first.config();
     config.insert("shard".to_owned(), Value::Null);

@@ -325,7 +325,7 @@ impl Run {
     }
 
     /// When it began, by `run.json` or its summary.
-    fn began(&self) -> Option<Stamp> {
+    pub(super) fn began(&self) -> Option<Stamp> {
         let began = self.file.as_ref().and_then(|file| file.began);
         Stamp::from_seconds(began.or_else(|| self.summary_as("/started_at"))?)
     }

@@ -30,6 +30,8 @@ pub struct WaitReport {
     pub sequences: u64,
     /// The causes of all waiting, at servers and on the way there.
     pub causes: ByCause,
+    /// Those of them that rows have as durations of their own: on the way, and at pairs of servers.
+    pub direct: ByCause,
     /// The number of sequences at a server whose times of waiting and running are unknown.
     pub untimed: u64,
     /// The servers, those with the most waiting first.
@@ -61,13 +63,18 @@ impl WaitReport {
         for row in 0..table.len() {
             let cell = |column| table.value(column, row);
             if table.is_first(row) {
-                why.causes.add_all(&Wait::before_server(&cell));
+                let on_the_way = Wait::before_server(&cell);
+                why.direct.add_all(&on_the_way);
+                why.causes.add_all(&on_the_way);
             }
             let host = table.text(ColumnId::host, row);
             let waits = Wait::all(&cell);
             untimed.extend(Wait::untimed(&waits, &cell).map(|at| (host, at)));
             why.sequences += u64::from(!waits.is_empty());
             for wait in waits {
+                if let Some(cause) = wait.cause {
+                    why.direct.add(cause, wait.nanos);
+                }
                 let key = key(table, row, wait.cause);
                 if let Some(stay) = wait.stay {
                     queues.entry(key).or_default().push(row, &wait, stay);
@@ -107,12 +114,7 @@ impl WaitReport {
 
     /// The waiting of all sequences in server queues, nanoseconds.
     pub fn waited(&self) -> i64 {
-        self.causes.only(Cause::is_in_queue).total()
-    }
-
-    /// The other waiting: on the way there, and at pairs of servers.
-    fn waited_elsewhere(&self) -> i64 {
-        self.causes.total() - self.waited()
+        self.causes.total() - self.direct.total()
     }
 
     /// The mean wait of a sequence, seconds; `None` if unknown.
@@ -122,8 +124,8 @@ impl WaitReport {
 
     /// The causes of waiting in server queues with their shares, the largest first.
     pub fn shares(&self) -> Vec<(Cause, f64)> {
-        let (in_queues, waited) = (self.causes.only(Cause::is_in_queue), self.waited() as f64);
-        let shares = in_queues.all().filter(|_| waited > 0.0);
+        let (of_servers, waited) = (self.causes.minus(&self.direct), self.waited() as f64);
+        let shares = of_servers.all().filter(|_| waited > 0.0);
         let share = |(cause, nanos)| (cause, (nanos as f64 / waited).min(1.0));
         let mut shares: Vec<(Cause, f64)> = shares.map(share).collect();
         shares.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -199,7 +201,7 @@ impl WaitReport {
     /// a clock that does not compare with the run's, that is the second of the request's arrival.
     pub fn each(&self, table: &Table, mut add: impl FnMut(f64, &dyn Fn() -> ByCause)) {
         let arrival = |row| table.number(ColumnId::arrival_time, row);
-        for row in table.first_rows().filter(|_| self.waited_elsewhere() > 0) {
+        for row in table.first_rows().filter(|_| self.direct.total() > 0) {
             let waited = || Wait::before_server(&|column| table.value(column, row));
             add(arrival(row).unwrap_or(0.0), &waited);
         }
@@ -235,13 +237,14 @@ impl WaitReport {
         let held_up = held_up.map(|part| holder(table, part.row, part.held));
         let waited = self.longest(|part| part.waited).into_iter();
         let waited = waited.filter_map(|part| self.of_row(table, part.row));
+        let in_proxy = self.direct.of(Cause::Proxy);
         json!({
             "sequences": self.sequences,
             "untimed": self.untimed,
             "waited_s": seconds(self.waited()),
-            "in_proxy_s": seconds(self.causes.of(Cause::Proxy)),
-            "in_router_s": seconds(self.causes.of(Cause::Router)),
-            "at_pairs_s": seconds(self.causes.only(Cause::is_of_pair).total()),
+            "in_proxy_s": seconds(in_proxy),
+            "in_router_s": seconds(self.direct.total() - self.direct.of_pair() - in_proxy),
+            "at_pairs_s": seconds(self.direct.of_pair()),
             "held_up_others_s": self.parts.iter().map(|part| part.held).sum::<f64>(),
             "by_nobody_seen_s": self.unattributed_s,
             "causes": causes(&self.causes),
@@ -266,7 +269,7 @@ impl WaitReport {
     pub fn tables(&self) -> Vec<Grid> {
         let whole = self.causes.total();
         if self.mean().is_none_or(|mean| mean < MIN_MEAN_S)
-            && seconds(self.waited_elsewhere()) <= MIN_MEAN_S * self.sequences as f64
+            && seconds(self.direct.total()) <= MIN_MEAN_S * self.sequences as f64
         {
             return Vec::new();
         }
@@ -283,7 +286,7 @@ impl WaitReport {
             first.into_iter().chain(shares).collect::<Vec<String>>()
         };
         let mut rows: Vec<Vec<String>> = Vec::new();
-        if self.servers.len() != 1 || self.waited_elsewhere() > 0 {
+        if self.servers.len() != 1 || self.direct.total() > 0 {
             rows.push(line("all", None, &self.causes));
         }
         let servers = self.servers.iter().take(MAX_LISTED);

@@ -115,11 +115,6 @@ impl Cause {
         self as usize >= Cause::AT_ONE_SERVER
     }
 
-    /// Whether it is a wait in the queue of a single server.
-    pub const fn is_in_queue(self) -> bool {
-        !matches!(self, Cause::Router | Cause::Proxy) && !self.is_of_pair()
-    }
-
     /// Whether those that are known to have run meanwhile are what it waited for.
     pub const fn has_holders(self) -> bool {
         !matches!(self, Cause::NotSeen | Cause::Down | Cause::Unknown)
@@ -162,12 +157,11 @@ impl ByCause {
         more.all().for_each(|(cause, nanos)| self.add(cause, nanos));
     }
 
-    /// Those of some causes.
-    pub fn only(&self, is_one: fn(Cause) -> bool) -> ByCause {
-        let mut some = ByCause::default();
-        let all = self.all().filter(|(cause, _)| is_one(*cause));
-        all.for_each(|(cause, nanos)| some.add(cause, nanos));
-        some
+    /// The difference to another.
+    pub fn minus(&self, other: &ByCause) -> ByCause {
+        ByCause(std::array::from_fn(|cause| {
+            self.0[cause].saturating_sub(other.0[cause])
+        }))
     }
 
     /// The causes with any waiting, in the order of [`Cause::ALL`].
@@ -179,6 +173,12 @@ impl ByCause {
     /// The sum of all causes.
     pub fn total(&self) -> i64 {
         self.0.into_iter().fold(0, i64::saturating_add)
+    }
+
+    /// The sum of the causes at pairs of servers.
+    pub fn of_pair(&self) -> i64 {
+        let of_pairs = self.all().filter(|(cause, _)| cause.is_of_pair());
+        of_pairs.fold(0, |sum, (_, nanos)| sum.saturating_add(nanos))
     }
 
     /// The cause of most of it.
