@@ -251,8 +251,8 @@ fn limits_of_files_are_used_and_their_source_is_named() {
         metric: "max_total_num_tokens".into(),
         value: 16_384.0,
     }];
-    // Ranks are servers to whoever tells of each server.
-    let rank = "host=b:1, dp_rank=1, queue_time_start=1, queue_time_end=2, pure_queue_time=1, finish_time=3";
+    // Another rank of the same server: what is told of a server is told of each of its ranks.
+    let rank = "host=a:1, dp_rank=1, queue_time_start=1, queue_time_end=2, pure_queue_time=1, finish_time=3";
     run.table.push_line(rank);
     let assert_limits = |run: &Run, expected: [Value; 2]| {
         let servers = WaitReport::of(run).to_json(&run.table)["servers"].take();
@@ -260,19 +260,14 @@ fn limits_of_files_are_used_and_their_source_is_named() {
         let found = [0, 1].map(|server| json!(keys.map(|key| &servers[server][key])));
         assert_eq!(found, expected);
     };
-    let unknown = json!([null, null, null]);
-    assert_limits(
-        &run,
-        [json!([2, "found in the rows", 16_384]), unknown.clone()],
-    );
+    let found = json!([2, "found in the rows", 16_384]);
+    assert_limits(&run, [found, json!([null, null, 16_384])]);
     let mut told = run.clone().at_servers(&[("a:1", "a:1")]);
     told.file.as_mut().unwrap().servers[0].max_running_requests = Some(1);
-    assert_limits(&told, [json!([1, "its /get_server_info", 16_384]), unknown]);
+    let each = |slots: u32, source| [(); 2].map(|()| json!([slots, source, 16_384]));
+    assert_limits(&told, each(1, "its /get_server_info"));
     told.given_slots = Some(16);
-    assert_limits(
-        &told,
-        [json!([16, "given", 16_384]), json!([16, "given", null])],
-    );
+    assert_limits(&told, each(16, "given"));
 }
 
 proptest::proptest! {
