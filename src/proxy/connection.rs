@@ -224,3 +224,25 @@ fn count_refusal(service: &Service, peer: SocketAddr, why: Refusal) {
         _ => log::warn!("client {peer}: no request: cut off within its head, or not valid HTTP"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the size of the task that serves a client, of which each open connection has one.
+    fn task_size<Task>(
+        _: impl FnOnce(&'static Arc<Service>, TcpStream, SocketAddr) -> Task,
+    ) -> usize {
+        size_of::<Task>()
+    }
+
+    /// A future that is passed by value is in its caller's twice, and what is not on the heap is in the task of an idle connection.
+    #[test]
+    fn the_task_of_an_idle_connection_is_small() {
+        assert!(
+            (1..=1024).contains(&task_size(serve)),
+            "{}",
+            task_size(serve)
+        );
+    }
+}
