@@ -25,19 +25,23 @@ pub struct Fault {
     /// The most injections; `None` for any number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<Whole<1, { u64::MAX }>>,
-    /// Milliseconds: the delay of each piece of a slow response, or how long a request is stalled; `None` there: until the fault is
-    /// removed.
-    #[serde(default, deserialize_with = "milliseconds")]
+    /// The delay of each piece of a slow response, or how long a request is stalled; `None` there: until the fault is removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ms: Option<Milliseconds>,
     /// After how many bytes of the body it is cut.
-    #[serde(default, deserialize_with = "bytes")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_bytes: Option<Bytes>,
 }
 
-type Milliseconds = Whole<0, { u32::MAX as u64 }>;
-type Bytes = Whole<0, { u64::MAX }>;
+/// Milliseconds; parsed, they may be a text with another unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Milliseconds(
+    #[serde(deserialize_with = "values::milliseconds")] pub Whole<0, { u32::MAX as u64 }>,
+);
+
+/// Bytes; parsed, they may be a text with another unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bytes(#[serde(deserialize_with = "values::bytes")] pub Whole<0, { u64::MAX }>);
 
 names! {
     /// What a fault does to a request, or for [`Kind::Refuse`] to a connection.
@@ -123,14 +127,6 @@ impl Fault {
     }
 }
 
-fn milliseconds<'de, D: Deserializer<'de>>(given: D) -> Result<Option<Milliseconds>, D::Error> {
-    values::milliseconds(given).map(Some)
-}
-
-fn bytes<'de, D: Deserializer<'de>>(given: D) -> Result<Option<Bytes>, D::Error> {
-    values::bytes(given).map(Some)
-}
-
 /// Serializes the number of requests that the fault stalls, slows or is to cut.
 fn receiver_count<S: Serializer>(removal: &watch::Sender<()>, to: S) -> Result<S::Ok, S::Error> {
     removal.receiver_count().serialize(to)
@@ -208,7 +204,7 @@ impl Injected {
             return;
         }
         if let Some(after) = self.fault.after_bytes {
-            let left = after.get().saturating_sub(self.bytes);
+            let left = after.0.get().saturating_sub(self.bytes);
             self.is_cut = left <= piece.len() as u64;
             piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         }

@@ -42,19 +42,15 @@ fn an_error_names_the_field_and_what_is_valid() {
 }
 
 #[test]
-fn a_number_may_be_a_text_with_its_unit() {
-    for (with_units, plain) in [
-        (r#""stall","ms":"2min""#, r#""stall","ms":120000"#),
-        (
-            r#""cut","after_bytes":"1.5KB""#,
-            r#""cut","after_bytes":1500"#,
-        ),
+fn a_number_may_be_a_text_with_its_unit_or_null() {
+    for (field, with_unit, plain) in [
+        (r#""stall","ms""#, r#""2min""#, "120000"),
+        (r#""cut","after_bytes""#, r#""1.5KB""#, "1500"),
     ] {
-        let read = |rest| parse(&format!("{{\"kind\":{rest}}}"));
-        let [read, same] = [with_units, plain].map(read);
-        assert_eq!(read, same, "{with_units}");
-        assert!(read.is_ok(), "{read:?}");
+        let of = |number: &str| parse(&format!("{{\"kind\":{field}:{number}}}")).unwrap();
+        assert_eq!(of(with_unit), of(plain), "{field}");
     }
+    assert!(parse(r#"{"kind":"reset","ms":null,"after_bytes":null}"#).is_ok());
 }
 
 fn inject(faults: &Faults, worker: &str) -> Option<Injected> {

@@ -229,20 +229,18 @@ fn count_refusal(service: &Service, peer: SocketAddr, why: Refusal) {
 mod tests {
     use super::*;
 
-    /// Returns the size of the task that serves a client, of which each open connection has one.
+    /// Returns the size of the task that serves a client.
     fn task_size<Task>(
         _: impl FnOnce(&'static Arc<Service>, TcpStream, SocketAddr) -> Task,
     ) -> usize {
         size_of::<Task>()
     }
 
-    /// A future that is passed by value is in its caller's twice, and what is not on the heap is in the task of an idle connection.
+    /// Each idle connection has one: what it does not need while it waits for a head is on the heap, and a future that is passed by
+    /// value would be in its caller's twice.
     #[test]
-    fn the_task_of_an_idle_connection_is_small() {
-        assert!(
-            (1..=1024).contains(&task_size(serve)),
-            "{}",
-            task_size(serve)
-        );
+    fn the_task_of_a_connection_is_small() {
+        let bytes = task_size(serve);
+        assert!((1..=2048).contains(&bytes), "{bytes} bytes");
     }
 }
