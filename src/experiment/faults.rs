@@ -89,8 +89,7 @@ impl FaultKind {
             true => inline_table(text),
             false => Ok(json!({ "kind": text })),
         };
-        let read = |fields| serde_json::from_value(fields).map_err(|error| error.to_string());
-        let fault = fields.and_then(read);
+        let fault = fields.and_then(|fields: serde_json::Value| Fault::read(fields));
         let kind = fault.map(FaultKind::Hop);
         kind.map_err(|problem| format!("{problem}; {KINDS}"))
     }
