@@ -1,34 +1,22 @@
 //! `/metrics`: what it says is what the rows say. What it says of responses alone, `golden.rs` has in full.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use queuescope::telemetry::prometheus::Metrics;
-
+use crate::support::assert_says;
 use crate::support::generator;
 use crate::support::proxy::{Front, Row, known_workers, rows};
 use crate::support::upstream::Upstream;
 use crate::support::wire::until;
 
-/// What a scrape says, by metric and labels.
-type Scrape = BTreeMap<String, f64>;
-
-fn scrape(metrics: &Metrics) -> Scrape {
-    let text = metrics.text();
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    let values = lines.map(|line| {
-        let (name, value) = line.rsplit_once(' ').unwrap();
-        (name.to_owned(), value.parse().unwrap())
-    });
-    values.collect()
-}
-
 /// The sum over all label sets of `name` that have each of these labels, with spaces between them.
-fn total(scrape: &Scrape, name: &str, labels: &str) -> f64 {
-    let ours = scrape.iter().filter(|(key, _)| {
+fn total(told: &str, name: &str, labels: &str) -> f64 {
+    let values = told.lines().filter_map(|line| {
+        let (key, value) = line.rsplit_once(' ')?;
         let (metric, set) = key.split_once('{').unwrap_or((key, ""));
-        metric == name && labels.split_whitespace().all(|label| set.contains(label))
+        let is_one = metric == name && labels.split_whitespace().all(|label| set.contains(label));
+        is_one.then(|| value.parse::<f64>().unwrap())
     });
-    ours.map(|(_, value)| value).sum()
+    values.sum()
 }
 
 /// The values of a column; of the request's columns, once a request.
@@ -49,14 +37,14 @@ fn values(rows: &[&Row], column: &str, once: bool) -> Vec<f64> {
 
 /// Fails unless a histogram holds just these values, of which there must be some.
 #[track_caller]
-fn assert_holds(scrape: &Scrape, name: &str, labels: &str, values: &[f64]) {
-    let part = |end: &str, labels: &str| total(scrape, &format!("{name}_{end}"), labels);
+fn assert_holds(told: &str, name: &str, labels: &str, values: &[f64]) {
+    let part = |end: &str, labels: &str| total(told, &format!("{name}_{end}"), labels);
     let what = format!("{name} {labels}");
     assert!(values.len() >= 4, "{what}");
     assert_eq!(part("count", labels), values.len() as f64, "{what}");
     let sum: f64 = values.iter().map(|value| value.max(0.0)).sum();
-    let told = part("sum", labels);
-    assert!((told - sum).abs() < 1e-5, "{what}: {told} {sum}");
+    let summed = part("sum", labels);
+    assert!((summed - sum).abs() < 1e-5, "{what}: {summed} {sum}");
     // Bounds that each of them has.
     for bound in [0.01, 0.1, 1.0] {
         let expected = values.iter().filter(|value| **value <= bound).count();
@@ -84,14 +72,14 @@ async fn histograms_hold_what_the_rows_say() {
     let front = Front::with(&[router.addr], |config| config.workers = workers).await;
     // What has not happened is shown as 0.
     let metrics = front.proxy.metrics().clone();
-    let idle = scrape(&metrics);
+    let idle = metrics.text();
     for key in [
         "queuescope_attempts_total{outcome=\"ok\",worker=\"w1\"}",
         "queuescope_worker_in_flight{phase=\"streaming\",worker=\"w1\"}",
         "queuescope_joins_total{by=\"nothing\"}",
         "queuescope_passed_through_total",
     ] {
-        assert_eq!(idle.get(key), Some(&0.0), "{key} {idle:?}");
+        assert_says(&idle, &format!("\n{key} 0\n"));
     }
     let asked = [
         ("/generate", GENERATE),
@@ -112,9 +100,9 @@ async fn histograms_hold_what_the_rows_say() {
     until("all rows", || rows(&path).len() == 4 * (asked.len() + 2)).await;
     // A hop may end its attempt when the row of the front's request is written already: each request has one at each server.
     let attempts = "queuescope_attempts_total";
-    let ended = || total(&scrape(&metrics), attempts, "") == (2 * clients.len()) as f64;
+    let ended = || total(&metrics.text(), attempts, "") == (2 * clients.len()) as f64;
     until("all attempts", ended).await;
-    let told = scrape(&metrics);
+    let told = metrics.text();
     let rows = front.rows().await;
     let all: Vec<&Row> = rows.iter().collect();
     let is_ok = |row: &&Row| row["outcome"] == "ok";
@@ -122,7 +110,7 @@ async fn histograms_hold_what_the_rows_say() {
     assert_eq!((ok.len(), all.len()), (24, 28));
 
     // What each sequence waited for is judged when the proxy ends, at the latest.
-    let ended = scrape(&metrics);
+    let ended = metrics.text();
     let causes = "slots kv_memory prefill_turn not_seen_here unknown".split(' ');
     let causes = causes.map(|cause| format!("cause=\"{cause}\""));
     let wait = "queuescope_wait_cause_seconds_total";

@@ -6,6 +6,8 @@
 
 mod cases;
 
+use std::fmt;
+
 use async_trait::async_trait;
 use pingora::apps::{HttpServerOptions, ServerApp};
 use pingora::protocols::l4::stream::Stream;
@@ -213,7 +215,7 @@ async fn random_requests_of_http_2_are_as_through_pingora() {
 
 /// A message, its framing taken off.
 #[derive(Debug, PartialEq)]
-struct Message {
+pub struct Message {
     /// The first line.
     line: String,
     /// Names in lower case and values, by name.
@@ -269,7 +271,7 @@ impl Message {
         Message::of(&format!("HTTP/1.1 {status} refused"), b"", true)
     }
 
-    fn of_request(seen: &Seen) -> Message {
+    pub fn of_request(seen: &Seen) -> Message {
         Message::of(&seen.head, &seen.body, seen.whole)
     }
 
@@ -282,7 +284,7 @@ impl Message {
     }
 
     /// All responses of a connection that closed then; the first one may be to a HEAD.
-    fn all(bytes: &[u8], mut is_to_head: bool) -> Vec<Message> {
+    pub fn all(bytes: &[u8], mut is_to_head: bool) -> Vec<Message> {
         let mut reader = Reader::default().next(is_to_head);
         reader.feed(bytes);
         let mut all = Vec::new();
@@ -315,6 +317,23 @@ impl Message {
     /// Whether the server said it, and not a proxy.
     fn is_servers(&self) -> bool {
         self.fields.iter().any(|(name, _)| name == "x-server")
+    }
+}
+
+/// In a line, without what differs each time.
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}", self.line)?;
+        for (name, value) in &self.fields {
+            let is_ours = OURS.contains(&&**name);
+            write!(f, " | {name}: {}", if is_ours { "*" } else { value })?;
+        }
+        write!(
+            f,
+            " | {}{}",
+            self.body,
+            if self.whole { "" } else { " (cut)" }
+        )
     }
 }
 

@@ -127,15 +127,10 @@ async fn a_client_on_this_machine_gets_stamps_when_it_asks() {
     let row = front.only_row().await;
     let arrival = Stamp::from_seconds(number(&row, "arrival_time")).unwrap();
     assert!(arrival.nanos_since(stamps.arrival.unwrap()).abs() < 1_000);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_front_says_that_it_joins_what_servers_tell_later() {
-    let server = Upstream::ok().await;
-    let listen = Some(free_port());
-    let upstream = [server.addr];
-    let front = Front::with(&upstream, |config| config.engine.traces.listen = listen).await;
-    assert!(told(&front, "/generate").await.joins_engine);
+    // And it hears that more will be told later.
+    let listens = format!("[engine.traces]\nlisten = \"{}\"", free_port());
+    let listens = Front::keyed(&[server.addr], &listens).await;
+    assert!(told(&listens, "/generate").await.joins_engine);
 }
 
 /// Whom `stamps` allows them, what a client says for them and as its token, and whether it gets them.
@@ -327,13 +322,8 @@ fn with_its_own_trace(head: &str) -> String {
 /// Fails unless these moments of a row are known, and follow each other.
 #[track_caller]
 fn assert_in_order(row: &Row, moments: &str) {
-    assert!(
-        moments
-            .split(' ')
-            .map(|moment| number(row, moment))
-            .is_sorted(),
-        "{row:?}"
-    );
+    let times = moments.split(' ').map(|moment| number(row, moment));
+    assert!(times.is_sorted(), "{row:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -30,6 +30,13 @@ async fn a_client_without_an_id_gets_one_and_its_own_is_never_altered() {
         ("", None),
         ("x-request-id:\r\n", None),
         (&*format!("X-Request-Id: {MINE}\r\n"), Some(MINE)),
+        // `Connection` may name it: what else it names goes no further.
+        (
+            &*format!(
+                "X-Request-Id: {MINE}\r\nx-other: 1\r\nconnection: x-request-id, x-other\r\n"
+            ),
+            Some(MINE),
+        ),
     ] {
         let (upstream, front) = answering("").await;
         let told = ask(&front, extra).await.header("x-request-id");
@@ -37,8 +44,10 @@ async fn a_client_without_an_id_gets_one_and_its_own_is_never_altered() {
         let id = told.unwrap_or_else(|| MINE.to_owned());
         assert_eq!(upstream.seen()[0].header("x-request-id"), Some(id.clone()));
         assert_eq!(front.only_row().await["req_id"], id);
+        assert_eq!(upstream.seen()[0].header("x-other"), None);
         if own.is_some() {
-            assert_says(&upstream.seen()[0].head, &format!("\r\n{extra}"));
+            let line = format!("\r\nX-Request-Id: {MINE}\r\n");
+            assert_says(&upstream.seen()[0].head, &line);
         } else {
             assert_eq!(id.len(), 32, "{id}");
             assert!(made.insert(id), "it is another's");

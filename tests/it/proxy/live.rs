@@ -63,18 +63,21 @@ async fn stages_and_columns_are_those_of_the_records() {
     assert_eq!(queue.unwrap()["count"], told.count() + 2);
 }
 
-/// Waits until metrics say that so many requests are received, wait and stream here, and wait and stream at a worker.
-async fn until_metrics(front: &Front, worker: &str, here: [u64; 3], there: [u64; 2]) {
-    let count = |name: &str, phase: &str, more: &str| {
-        front.counter(&format!("queuescope_{name}{{phase=\"{phase}\"{more}}}"))
-    };
-    let worker = format!(",worker=\"{worker}\"");
-    until("the phase in the metrics", || {
-        let ours = ["receiving", "waiting", "streaming"].map(|phase| count("in_flight", phase, ""));
-        let its = ["waiting", "streaming"].map(|phase| count("worker_in_flight", phase, &worker));
-        (ours, its) == (here, there)
-    })
-    .await;
+/// Waits until it is told that so many requests are received, wait and stream here, are in the router, and wait and stream at its
+/// worker.
+async fn present(
+    front: &Front,
+    here: [u64; 3],
+    in_router: Option<u64>,
+    worker: &str,
+    there: [u64; 2],
+) {
+    let [receiving, waiting, streaming] = here;
+    let phases = json!({"receiving": receiving, "waiting": waiting, "streaming": streaming});
+    let worker = json!({"name": worker, "phases": {"waiting": there[0], "streaming": there[1]}});
+    let told = json!({"phases": phases, "in_router": in_router, "workers": [worker]});
+    let is_so = async || front.get("/live.json").await.json()["present"] == told;
+    until_async(&told.to_string(), is_so).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -86,42 +89,29 @@ async fn what_is_in_flight_is_told_by_worker_and_router() {
     let router = Upstream::start({
         let (held, hop) = (held.clone(), hops[0]);
         move |_, request| {
-            let there = Step::Relay(hop, request.closing(str::to_owned));
+            let there = Step::Relay(vec![hop], request.closing(str::to_owned));
             vec![Step::Gate(held.clone()), there]
         }
     })
     .await;
     let front = Front::with(&[router.addr], |config| config.workers = workers).await;
     let direct = Front::keyed(&[server.addr], "upstream_kind = \"server\"").await;
-    let its_server = server.addr.to_string();
-    let present = async |here: [u64; 3], in_router: u64, there: [u64; 2]| {
-        let [receiving, waiting, streaming] = here;
-        let phases = json!({"receiving": receiving, "waiting": waiting, "streaming": streaming});
-        let worker = json!({"name": "w0", "phases": {"waiting": there[0], "streaming": there[1]}});
-        let is_so = async || {
-            let present = front.get("/live.json").await.json()["present"].take();
-            present["phases"] == phases
-                && present["in_router"] == in_router
-                && present["workers"] == json!([worker])
-        };
-        until_async("the phase", is_so).await;
-        until_metrics(&front, "w0", here, there).await;
-    };
-    present([0; 3], 0, [0; 2]).await;
+    let its_server = &*server.addr.to_string();
+    present(&front, [0; 3], Some(0), "w0", [0; 2]).await;
     let mut client = front.asked("/generate", "", b"{\"stream\":true}").await;
     let mut straight = direct.asked("/generate", "", b"{\"stream\":true}").await;
-    present([0, 1, 0], 1, [0; 2]).await;
+    present(&front, [0, 1, 0], Some(1), "w0", [0; 2]).await;
     held.open();
-    present([0, 1, 0], 0, [1, 0]).await;
-    until_metrics(&direct, &its_server, [0, 1, 0], [1, 0]).await;
+    present(&front, [0, 1, 0], Some(0), "w0", [1, 0]).await;
+    present(&direct, [0, 1, 0], None, its_server, [1, 0]).await;
     begins.open();
-    present([0, 0, 1], 0, [0, 1]).await;
-    until_metrics(&direct, &its_server, [0, 0, 1], [0, 1]).await;
+    present(&front, [0, 0, 1], Some(0), "w0", [0, 1]).await;
+    present(&direct, [0, 0, 1], None, its_server, [0, 1]).await;
     ends.open();
     client.response().await;
     straight.response().await;
-    present([0; 3], 0, [0; 2]).await;
-    until_metrics(&direct, &its_server, [0; 3], [0; 2]).await;
+    present(&front, [0; 3], Some(0), "w0", [0; 2]).await;
+    present(&direct, [0; 3], None, its_server, [0; 2]).await;
 }
 
 /// What a prefill server has a decode server has too: nothing of that is taken from those in the router.

@@ -9,6 +9,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 
 use super::restart::stream;
+use super::tls::{Certificate, connect};
 use super::*;
 use crate::support::process::run;
 
@@ -240,12 +241,8 @@ fn golden(file: &str) {
 }
 
 #[test]
-fn configs_right_and_wrong_are_told_as_ever() {
+fn configs_right_and_wrong_helps_and_plans_are_told_as_ever() {
     golden("tests/data/config/check.txt");
-}
-
-#[test]
-fn helps_and_plans_are_as_ever() {
     golden("tests/data/config/help.txt");
 }
 
@@ -368,14 +365,18 @@ async fn a_second_signal_and_the_drain_timeout_end_what_does_not_end_with_all_re
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_head_does_not_hold_up_the_end() {
-    let (_upstream, front) = answering("drain_timeout_s = 3600.0").await;
-    let mut first = front.sent("POST /generate HTTP/1.1\r\nhost: h\r\n").await;
-    let mut later = front.client().await;
+async fn half_a_head_or_handshake_does_not_hold_up_the_end() {
+    let (upstream, certificate) = (Upstream::ok().await, Certificate::new());
+    let keys = "drain_timeout_s = 3600.0\nclient_head_timeout_s = 3600.0";
+    let front = certificate.front(upstream.addr, keys).await;
+    let mut silent = front.client().await;
+    let mut first = connect(front.addr(), &certificate.der).await;
+    first.send("POST /generate HTTP/1.1\r\nhost: h\r\n").await;
+    let mut later = connect(front.addr(), &certificate.der).await;
     assert_eq!(later.ask("/generate", "", b"{}").await.status(), 200);
     later.send("POST /gen").await;
     let drain = tokio::time::timeout(PATIENCE, front.proxy.drain());
     drain.await.expect("it ends long before drain_timeout_s");
-    assert!(first.is_closed().await && later.is_closed().await);
+    assert!(first.is_closed().await && later.is_closed().await && silent.is_closed().await);
     assert_eq!(front.rows().await.len(), 1);
 }

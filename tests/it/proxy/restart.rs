@@ -18,13 +18,11 @@ pub struct Service {
 }
 
 impl Service {
-    /// With a config as [`config`] makes it.
-    fn start(server: SocketAddr, more: &str) -> Service {
-        let folder = tempfile::tempdir().unwrap();
-        Service::in_folder(folder, &config(server, more))
+    pub fn start(config: &str) -> Service {
+        Service::in_folder(tempfile::tempdir().unwrap(), config)
     }
 
-    pub fn in_folder(folder: TempDir, config: &str) -> Service {
+    fn in_folder(folder: TempDir, config: &str) -> Service {
         let folder = Arc::new(folder);
         std::fs::write(folder.path().join("config.toml"), config).unwrap();
         let path = folder.path().join("config.toml").display().to_string();
@@ -118,7 +116,7 @@ async fn twenty_restarts_under_load_fail_no_request() {
     let router = Upstream::relay(hop).await;
     let worker = ("w", &*hop.to_string(), server.addr);
     let config = text(&upstream(&[router.addr]), &[worker]);
-    let mut service = Service::in_folder(tempfile::tempdir().unwrap(), &config);
+    let mut service = Service::start(&config);
     let clients = Clients::start(service.first.front, hop, service.first.admin);
     let mut old = Vec::new();
     for _ in 0..20 {
@@ -169,7 +167,7 @@ async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
     let server = gated(&gate).await;
     let addr = server.addr;
     let both = text(&upstream(&[addr]), &[("w", FREE, addr), ("v", FREE, addr)]);
-    let mut service = Service::in_folder(tempfile::tempdir().unwrap(), &both);
+    let mut service = Service::start(&both);
     let front = service.first.front;
     let [stays, gone] = service.first.hops[..] else {
         panic!("two hops")
@@ -210,7 +208,7 @@ async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
 async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
     let server = server().await;
     let addr = server.addr;
-    let mut service = Service::start(addr, "");
+    let mut service = Service::start(&config(addr, ""));
     let first = &service.first;
     let mut kept = Client::connect(first.front).await;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -247,7 +245,7 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_successor_that_hangs_holds_up_nothing() {
     let upstream = server().await;
-    let mut service = Service::start(upstream.addr, "");
+    let mut service = Service::start(&config(upstream.addr, ""));
     let pipe = service.folder.path().join("config.toml");
     let hangs = async || {
         std::fs::remove_file(&pipe).unwrap();
@@ -291,7 +289,7 @@ async fn a_successor_that_hangs_holds_up_nothing() {
 async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_nothing_does_after_sigterm() {
     let gate = Gate::new();
     let server = gated(&gate).await;
-    let mut service = Service::start(server.addr, "drain_timeout_s = 0");
+    let mut service = Service::start(&config(server.addr, "drain_timeout_s = 0"));
     let front = service.first.front;
     let _streams = [stream(front).await, stream(front).await];
     let mut idle = Client::connect(front).await;

@@ -35,7 +35,7 @@ impl Certificate {
     }
 
     /// A front with it before a server, and with these keys.
-    async fn front(&self, server: SocketAddr, keys: &str) -> Front {
+    pub async fn front(&self, server: SocketAddr, keys: &str) -> Front {
         let (cert, key) = (self.cert(), self.key());
         let keys = format!("tls_cert = {cert:?}\ntls_key = {key:?}\n{keys}");
         Front::keyed(&[server], &keys).await
@@ -144,63 +144,13 @@ async fn a_handshake_that_does_not_come_holds_up_nobody_and_ends() {
     }
     let mut client = connect(addr, &certificate.der).await;
     assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
+    // Nor does a head that does not end.
+    client.send("POST /generate HTTP/1.1\r\n").await;
+    assert_eq!(client.response().await.status(), 408);
     for mut silent in silent {
         assert_eq!(silent.read(&mut [0; 9]).await.unwrap_or(0), 0);
     }
-    front.counts("queuescope_broken_heads_total ", 20).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handshake_does_not_hold_up_the_end() {
-    let upstream = Upstream::ok().await;
-    let certificate = Certificate::new();
-    let keys = "drain_timeout_s = 3600.0\nclient_head_timeout_s = 3600.0";
-    let front = certificate.front(upstream.addr, keys).await;
-    let mut silent = TcpStream::connect(front.addr()).await.unwrap();
-    assert!(front.rows().await.is_empty());
-    assert_eq!(silent.read(&mut [0; 9]).await.unwrap_or(0), 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn limits_hold_under_tls_too() {
-    let upstream = Upstream::start(|_, _| endless()).await;
-    let certificate = Certificate::new();
-    let keys = "client_stall_timeout_s = 0.2\nclient_head_timeout_s = 1.0";
-    let front = certificate.front(upstream.addr, keys).await;
-    // A head that does not end.
-    let mut client = connect(front.addr(), &certificate.der).await;
-    client.send("POST /generate HTTP/1.1\r\n").await;
-    assert_eq!(client.response().await.status(), 408);
-    // A response that is taken little by little.
-    let stream = Client::with_small_buffer(front.addr()).await.stream;
-    let stream = over(stream, &certificate.der, &[]).await.unwrap();
-    let mut client = Client { stream };
-    client.post("/generate", "", b"{\"stream\":true}").await;
-    assert!(!client.read_slowly(2000, |_| true).await.whole);
-    let row = front.only_row().await;
-    assert_outcome(&row, "timeout", "the client: held up the response");
-    assert!(number(&row, "client_stall") > 0.19, "{row:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_leaves_a_silent_stream_lets_the_upstream_go() {
-    let upstream = Upstream::start(|_, _| vec![Step::Send(stream_head()), Step::Silence]).await;
-    let (certificate, front) = secure(upstream.addr).await;
-    // The second ends its side of TLS, and keeps the connection.
-    for (turn, keeps) in [false, true].into_iter().enumerate() {
-        let mut client = connect(front.addr(), &certificate.der).await;
-        client.post("/generate", "", b"{}").await;
-        client.read_until(|reader| reader.head.is_some()).await;
-        let (socket, tls) = client.stream.get_mut();
-        tls.send_close_notify();
-        let mut alert = Vec::new();
-        tls.write_tls(&mut alert).unwrap();
-        socket.write_all(&alert).await.unwrap();
-        let kept = keeps.then_some(client);
-        until("the upstream let go", || upstream.gone() == turn + 1).await;
-        drop(kept);
-    }
-    front.all_end(2, "client_abort", "client").await;
+    front.counts("queuescope_broken_heads_total ", 21).await;
 }
 
 #[test]

@@ -23,11 +23,9 @@ pub enum Step {
     Gate(Gate),
     /// Says nothing until the other side closes.
     Silence,
-    /// Sends these bytes there, and passes back what comes until that connection ends.
-    Relay(SocketAddr, Vec<u8>),
-    /// Sends these bytes to one after another until one answers below 500, and passes that back; ends it when
-    /// the client leaves.
-    RelayToFirst(Vec<SocketAddr>, Vec<u8>),
+    /// Sends these bytes to one after another until one answers below 500 or is the last, and passes that back; ends it when the
+    /// client leaves.
+    Relay(Vec<SocketAddr>, Vec<u8>),
     /// Closes in good order.
     Close,
     /// Breaks the connection with a reset.
@@ -276,14 +274,8 @@ async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> b
             log.gone.lock().unwrap().push(number);
             false
         }
-        Step::Relay(target, bytes) => {
-            let mut there = TcpStream::connect(target).await.unwrap();
-            there.write_all(&bytes).await.unwrap();
-            tokio::io::copy(&mut there, stream).await.unwrap();
-            false
-        }
-        Step::RelayToFirst(targets, bytes) => {
-            relay_to_first(&targets, &bytes, stream).await;
+        Step::Relay(targets, bytes) => {
+            relay(&targets, &bytes, stream).await;
             false
         }
         Step::Close => false,
@@ -339,27 +331,25 @@ impl Seen {
 }
 
 impl Upstream {
-    /// A server that passes each request on to `target` over a connection of its own, and the response
-    /// back.
+    /// A router: it passes each request on to `target` over a connection of its own, and the response back.
     pub async fn relay(target: SocketAddr) -> Upstream {
-        Upstream::start(move |_, request| vec![Step::Relay(target, request.closing(str::to_owned))])
-            .await
+        Upstream::retrying(vec![target], str::to_owned).await
     }
 
-    /// A router that retries: each request goes to one worker after another until one answers below 500.
-    /// `edit` is what it does to the head.
+    /// One that retries: each request goes to one worker after another until one answers below 500 or is the last. `edit` is what
+    /// it does to the head.
     pub async fn retrying(
         workers: Vec<SocketAddr>,
         edit: impl Fn(&str) -> String + Send + Sync + 'static,
     ) -> Upstream {
         Upstream::start(move |_, request| {
-            vec![Step::RelayToFirst(workers.clone(), request.closing(&edit))]
+            vec![Step::Relay(workers.clone(), request.closing(&edit))]
         })
         .await
     }
 }
 
-async fn relay_to_first(targets: &[SocketAddr], bytes: &[u8], stream: &mut TcpStream) {
+async fn relay(targets: &[SocketAddr], bytes: &[u8], stream: &mut TcpStream) {
     for target in targets {
         let Ok(mut there) = TcpStream::connect(target).await else {
             continue;
@@ -373,7 +363,8 @@ async fn relay_to_first(targets: &[SocketAddr], bytes: &[u8], stream: &mut TcpSt
                     return None;
                 }
             }
-            if !matches!(head[9], b'2' | b'4') {
+            let is_last = target == targets.last()?;
+            if !is_last && !matches!(head[9], b'2' | b'4') {
                 return None;
             }
             back.write_all(&head).await.ok()?;
