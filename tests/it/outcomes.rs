@@ -10,8 +10,8 @@ use crate::support::generator;
 use crate::support::observed::STREAM;
 use crate::support::proxy::{Front, Row, assert_outcome, assert_row, playing};
 use crate::support::table;
-use crate::support::upstream::{DONE, EVENT, LEFT, Step, Upstream, leaving, refusing};
-use crate::support::wire::{chunk, stream_head};
+use crate::support::upstream::{DONE, EVENT, Step, Upstream, refusing};
+use crate::support::wire::{chunk, stream_head, until};
 
 /// The generator's row of one request to `addr`, with `more` on its command line.
 async fn of_generator(addr: SocketAddr, more: &str) -> Row {
@@ -167,10 +167,16 @@ async fn the_proxys_own_errors_are_told_from_a_servers() {
     let front = Front::start(nowhere).await;
     let before = of_generator(front.addr(), "").await;
     let front = front.only_row().await;
-    let line = format!("--random-input-len 3 {LEFT}");
-    let url = format!("http://{}", leaving().await);
-    let plan = generator::plan(&url, &line).unwrap();
-    let run = generator::drive(plan).await.unwrap();
+    // A server that goes with the first request: the second finds nobody.
+    let server = Upstream::playing(vec![Step::Silence]).await;
+    let line = "--num-prompts 2 --max-concurrency 1 --random-input-len 3";
+    let plan = generator::plan(&format!("http://{}", server.addr), line).unwrap();
+    let goes = async {
+        until("the first request", || !server.seen().is_empty()).await;
+        drop(server);
+    };
+    let (run, ()) = tokio::join!(generator::drive(plan), goes);
+    let run = run.unwrap();
     let mut alone = run.rows.iter();
     let alone = alone.find(|row| row.outcome() == Outcome::ConnectError);
     let alone = as_written(alone.unwrap());

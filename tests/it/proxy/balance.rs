@@ -3,18 +3,10 @@
 use super::*;
 
 /// The value of an upstream's metric.
-fn metric(front: &Front, name: &str, upstream: SocketAddr) -> u64 {
+fn of_upstream(front: &Front, name: &str, upstream: SocketAddr) -> u64 {
     front.counter(&format!(
         "queuescope_upstream_{name}{{upstream=\"{upstream}\"}} "
     ))
-}
-
-/// An address that is taken and refuses, until its socket listens.
-fn refusing_yet() -> (TcpSocket, SocketAddr) {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let addr = socket.local_addr().unwrap();
-    (socket, addr)
 }
 
 /// A server that answers at once, on this socket.
@@ -37,10 +29,16 @@ async fn the_shortest_queue_gets_the_next_request() {
         let seen = || servers.each_ref().map(|server| server.seen().len());
         until("all ten", || seen().iter().sum::<usize>() == 10).await;
         assert_eq!(seen(), [5, 5], "{policy}");
-        assert_eq!(addrs.map(|addr| metric(&front, "in_flight", addr)), [5, 5]);
+        assert_eq!(
+            addrs.map(|addr| of_upstream(&front, "in_flight", addr)),
+            [5, 5]
+        );
         // The first server gives back its five: the next four are all its.
         gates[0].open();
-        until("the answers", || metric(&front, "in_flight", addrs[0]) == 0).await;
+        until("the answers", || {
+            of_upstream(&front, "in_flight", addrs[0]) == 0
+        })
+        .await;
         for _ in 0..4 {
             assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
         }
@@ -128,15 +126,18 @@ async fn when_all_refuse_each_is_tried_again_and_the_client_gets_a_502() {
         assert_eq!(error["param"], Value::Null);
         assert_says(error["message"].as_str().unwrap(), "refused");
         for addr in &addrs {
-            assert_eq!(metric(&front, "connect_failures_total", *addr), failures);
-            assert_eq!(metric(&front, "healthy", *addr), 0);
+            assert_eq!(
+                of_upstream(&front, "connect_failures_total", *addr),
+                failures
+            );
+            assert_eq!(of_upstream(&front, "healthy", *addr), 0);
         }
     }
     front.counts("queuescope_upstream_in_flight", 0).await;
     // The first request that one takes brings it back, an hour before the probe.
     let _back = sockets.into_iter().map(listens).next();
     assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
-    assert_eq!(metric(&front, "healthy", addrs[0]), 1);
+    assert_eq!(of_upstream(&front, "healthy", addrs[0]), 1);
     let rows = front.rows().await;
     for row in &rows[..3] {
         assert_outcome(row, "proxy_error", "connection refused");
@@ -195,11 +196,14 @@ async fn a_server_that_goes_away_costs_only_what_it_had_and_comes_back() {
     let sockets = || std::fs::read_to_string("/proc/net/tcp").unwrap();
     until("all to be closed", || !sockets().lines().any(is_open)).await;
     ask(10).await;
-    let failures = || metric(&front, "connect_failures_total", addr);
+    let failures = || of_upstream(&front, "connect_failures_total", addr);
     assert_eq!(failures(), 1, "one for all ten");
-    assert_eq!(both.map(|addr| metric(&front, "healthy", addr)), [0, 1]);
+    assert_eq!(
+        both.map(|addr| of_upstream(&front, "healthy", addr)),
+        [0, 1]
+    );
     let back = Upstream::on(socket(addr).listen(64).unwrap(), serve);
-    until("the probe", || metric(&front, "healthy", addr) == 1).await;
+    until("the probe", || of_upstream(&front, "healthy", addr) == 1).await;
     ask(10).await;
     assert_eq!((back.seen().len(), failures()), (5, 1));
     let rows = front.rows().await;

@@ -124,37 +124,6 @@ async fn every_recording_passes_unchanged_and_is_the_same_row_to_any_client() {
     assert_eq!(ids.len(), generations);
 }
 
-/// A body as a real encoder writes it; nothing here can read it, and nothing must.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn headers_pass_as_they_are_written_and_an_encoded_body_byte_for_byte() {
-    let plain = recordings::named("generate_stream").body();
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    std::io::Write::write_all(&mut gzip, &plain).unwrap();
-    let body = gzip.finish().unwrap();
-    let theirs = "Server: uvicorn\r\nset-cookie: a=1\r\nset-cookie: b=2\r\n\
-        content-type: text/event-stream\r\ncontent-encoding: gzip";
-    let length = body.len();
-    let head = format!("HTTP/1.1 200 OK\r\n{theirs}\r\ncontent-length: {length}\r\n\r\n");
-    let upstream = Upstream::always([head.as_bytes(), &body].concat()).await;
-    let front = Front::start(upstream.addr).await;
-    let line = "POST /v1/messages?q=%C3%A9&x=1 HTTP/1.1\r\n";
-    let fields = "Host: example.org:1\r\nX-Odd_Name: a, b\r\nx-two: 1\r\nx-two: 2\r\n\
-        accept-encoding: gzip\r\nContent-Length: 2\r\n";
-    let asks = format!("{line}{fields}\r\n{{}}");
-    let response = front.sent(asks).await.response().await;
-    assert!(response.body == body);
-    let seen = &upstream.seen()[0].head;
-    assert!(seen.starts_with(line), "{seen}");
-    for (head, fields) in [(seen, fields), (&response.head, theirs)] {
-        for field in fields.lines() {
-            assert!(head.lines().any(|line| line == field), "{field} in {head}");
-        }
-    }
-    let unread = r#"queuescope_responses_unread_total{reason="encoded"}"#;
-    front.counts(unread, 1).await;
-    assert_row(&front.only_row().await, "outcome=ok, unread=encoded");
-}
-
 /// The parts of a chat's body before and after its image.
 const BEFORE: &str = r#"{"messages":[{"role":"user","content":[{"type":"text","text":"what is this"},
     {"type":"image_url","image_url":{"url":"data:image/png;base64,"#;

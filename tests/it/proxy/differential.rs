@@ -6,8 +6,6 @@
 
 mod cases;
 
-use std::fmt;
-
 use async_trait::async_trait;
 use pingora::apps::{HttpServerOptions, ServerApp};
 use pingora::protocols::l4::stream::Stream;
@@ -39,7 +37,7 @@ struct Pair {
 }
 
 /// Fields that ours adds or writes by itself.
-const OURS: [&str; 4] = ["x-request-id", "traceparent", "tracestate", "date"];
+pub const OURS: [&str; 4] = ["x-request-id", "traceparent", "tracestate", "date"];
 
 /// Stands for the status of a stream that was reset.
 const RESET: u16 = 999;
@@ -168,7 +166,9 @@ async fn connection(proxy: SocketAddr, bytes: &[u8]) -> Vec<Message> {
     // It may be refused before it is sent.
     let _ = client.stream.write_all(&[bytes, LAST].concat()).await;
     let all = client.read_to_close().await;
-    Message::all(&all, bytes.starts_with(b"HEAD"))
+    let all = wire::responses(&all, bytes.starts_with(b"HEAD")).into_iter();
+    all.map(|one| Message::of(&one.head, &one.body, one.whole))
+        .collect()
 }
 
 async fn stream(proxy: SocketAddr, request: &http::Request<()>, body: &str) -> Message {
@@ -215,7 +215,7 @@ async fn random_requests_of_http_2_are_as_through_pingora() {
 
 /// A message, its framing taken off.
 #[derive(Debug, PartialEq)]
-pub struct Message {
+struct Message {
     /// The first line.
     line: String,
     /// Names in lower case and values, by name.
@@ -271,7 +271,7 @@ impl Message {
         Message::of(&format!("HTTP/1.1 {status} refused"), b"", true)
     }
 
-    pub fn of_request(seen: &Seen) -> Message {
+    fn of_request(seen: &Seen) -> Message {
         Message::of(&seen.head, &seen.body, seen.whole)
     }
 
@@ -281,25 +281,6 @@ impl Message {
             head += &format!("\r\n{name}: {}", String::from_utf8_lossy(value.as_bytes()));
         }
         Message::of(&head, &answer.body, answer.broken.is_none())
-    }
-
-    /// All responses of a connection that closed then; the first one may be to a HEAD.
-    pub fn all(bytes: &[u8], mut is_to_head: bool) -> Vec<Message> {
-        let mut reader = Reader::default().next(is_to_head);
-        reader.feed(bytes);
-        let mut all = Vec::new();
-        while let Some(head) = &reader.head {
-            let whole = reader.is_whole(0);
-            let message = Message::of(head, &reader.body, whole);
-            let is_interim = message.status() / 100 == 1 && message.status() != 101;
-            all.push(message);
-            if !whole {
-                break;
-            }
-            is_to_head &= is_interim;
-            reader = reader.next(is_to_head);
-        }
-        all
     }
 
     /// Of a response; 0 of a request.
@@ -317,23 +298,6 @@ impl Message {
     /// Whether the server said it, and not a proxy.
     fn is_servers(&self) -> bool {
         self.fields.iter().any(|(name, _)| name == "x-server")
-    }
-}
-
-/// In a line, without what differs each time.
-impl fmt::Display for Message {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}", self.line)?;
-        for (name, value) in &self.fields {
-            let is_ours = OURS.contains(&&**name);
-            write!(f, " | {name}: {}", if is_ours { "*" } else { value })?;
-        }
-        write!(
-            f,
-            " | {}{}",
-            self.body,
-            if self.whole { "" } else { " (cut)" }
-        )
     }
 }
 

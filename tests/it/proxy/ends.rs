@@ -1,6 +1,8 @@
 //! Each way in which a request can end leaves exactly one record, which says who ended it and where it was by then; and the
 //! upstream is let go at once.
 
+use futures_util::future::join_all;
+
 use super::*;
 
 const STREAM: &[u8] = br#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":4}}"#;
@@ -101,7 +103,7 @@ fn assert_response(response: &Response, does: &str, outcome: &str, status: &str)
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_ends_it_is_told_where_it_was() {
-    for [kind, does, then, outcome, ended_in, status, error] in table(ENDINGS) {
+    let case = async |[kind, does, then, outcome, ended_in, status, error]: [&str; 7]| {
         let streams = does.starts_with("begins");
         let upstream = Upstream::playing(does.split(' ').flat_map(steps).collect()).await;
         let silence = if then == "reads" { 1 } else { 1800 };
@@ -146,7 +148,8 @@ async fn whoever_ends_it_is_told_where_it_was() {
             "ok" => assert_whole(&row),
             _ => {}
         }
-    }
+    };
+    join_all(table(ENDINGS).map(case)).await;
 }
 
 /// Fails unless it is the row of a stream that came whole through a router.

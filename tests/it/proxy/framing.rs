@@ -1,9 +1,10 @@
-//! Heads and bodies that could be understood in two ways: refused, or passed on with one meaning, word for word (`UPDATE_GOLDEN=1` writes
-//! the file anew).
+//! What passes of heads and bodies, and how: word for word, in `tests/data/golden/exchanges.txt` (`UPDATE_GOLDEN=1` writes it anew). Those
+//! that could be understood in two ways are refused, or passed on with one meaning.
 
+use futures_util::future::join_all;
 use serde::Deserialize;
 
-use super::differential::Message;
+use super::differential::OURS;
 use super::*;
 use crate::golden::assert_golden;
 
@@ -12,7 +13,7 @@ struct Cases {
     case: Vec<Case>,
 }
 
-/// A promise, and the requests and answers that show it.
+/// A promise, and the requests and answers that show it: each request meets each answer.
 #[derive(Deserialize)]
 struct Case {
     name: String,
@@ -22,6 +23,12 @@ struct Case {
     /// The server closes after its answer.
     #[serde(default)]
     closes: bool,
+    /// What else the config has.
+    #[serde(default)]
+    keys: String,
+    /// It is a hop that is asked.
+    #[serde(default)]
+    hop: bool,
 }
 
 fn ok() -> Vec<String> {
@@ -30,49 +37,79 @@ fn ok() -> Vec<String> {
 
 /// Follows each request, so that its connection ends, and shows whether it was kept.
 const LAST: &[u8] = b"GET /last HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
-/// What is shown of a row.
-const CELLS: &str = "outcome status attempts ended_in error";
+/// What is shown of a row, where it is not empty.
+const CELLS: &str = "req_id outcome status attempts ended_in host worker failed_attempts labels unread inconsistency error";
+/// What is shown of metrics, where it is not 0.
+const COUNTERS: &str = "broken_heads_total passed_through_total responses_unread_total label_requests_total hop_stamps_refused_total";
 
-/// What becomes of a request that meets this answer.
-async fn exchanged(sends: &str, answer: &str, closes: bool) -> String {
-    let steps = [Step::Send(answer.into())].into_iter();
-    let steps: Vec<Step> = steps.chain(closes.then_some(Step::Close)).collect();
-    let upstream = Upstream::start(move |_, request| match request.head.contains(" /last ") {
-        true => vec![Step::Send(wire::answer("200 Last", ""))],
-        false => steps.clone(),
-    });
-    let upstream = upstream.await;
-    let front = Front::start(upstream.addr).await;
-    let mut client = front.sent([sends.as_bytes(), LAST].concat()).await;
-    let mut read = Vec::new();
-    let end = client.stream.read_to_end(&mut read).await;
-    let mut text = format!("\nclient: {}\n", sends.as_bytes().escape_ascii());
-    text += &format!("server: {}\n", answer.as_bytes().escape_ascii());
-    for seen in upstream.seen() {
-        text += &format!("  passed on  {}\n", Message::of_request(&seen));
-    }
-    for answer in Message::all(&read, false) {
-        text += &format!("  answered   {answer}\n");
-    }
-    text += if end.is_ok() { "" } else { "  reset\n" };
-    let broken = front.counter("queuescope_broken_heads_total ");
-    text += if broken > 0 {
-        "  counted as broken\n"
-    } else {
-        ""
+/// A message, without what differs each time.
+fn shown(head: &str, body: &[u8]) -> String {
+    let line = |line: &str| match line.split_once(": ") {
+        Some((name, value)) if OURS.contains(&&*name.to_ascii_lowercase()) && is_made(value) => {
+            format!("{name}: *")
+        }
+        _ => line.to_owned(),
     };
-    let addr = upstream.addr.to_string();
-    for row in front.rows().await {
-        let cells = CELLS
-            .split(' ')
-            .map(|name| format!("{name}={:?}", row[name]));
-        let cells: Vec<String> = cells.collect();
-        text += &format!(
-            "  row        {}\n",
-            cells.join(" ").replace(&addr, "SERVER")
-        );
+    let mut parts: Vec<String> = head.trim_end().split("\r\n").map(line).collect();
+    parts.push(body.escape_ascii().to_string());
+    parts.join(" | ").trim_end_matches([' ', '|']).to_owned()
+}
+
+/// Whether it is a made id, a trace or a date, rather than a word of a case.
+fn is_made(value: &str) -> bool {
+    value.len() > 15
+}
+
+impl Case {
+    /// What becomes of a request that meets this answer.
+    async fn exchange(&self, sends: &str, answer: &str) -> String {
+        let steps = [Step::Send(answer.into())].into_iter();
+        let steps: Vec<Step> = steps.chain(self.closes.then_some(Step::Close)).collect();
+        let upstream = Upstream::start(move |_, request| match request.head.contains(" /last ") {
+            true => vec![Step::Send(wire::answer("200 Last", ""))],
+            false => steps.clone(),
+        });
+        let upstream = upstream.await;
+        let front = match self.hop {
+            true => Front::hop(upstream.addr).await,
+            false => Front::keyed(&[upstream.addr], &self.keys).await,
+        };
+        let mut client = front.sent([sends.as_bytes(), LAST].concat()).await;
+        let mut read = Vec::new();
+        let end = client.stream.read_to_end(&mut read).await;
+        let mut text = format!("\nclient: {}\n", sends.as_bytes().escape_ascii());
+        text += &format!("server: {}\n", answer.as_bytes().escape_ascii());
+        for seen in upstream.seen() {
+            text += &format!("  passed on  {}\n", shown(&seen.head, &seen.body));
+        }
+        let answers = wire::responses(&read, false);
+        for answer in &answers {
+            text += &format!("  answered   {}\n", shown(&answer.head, &answer.body));
+        }
+        if end.is_err() || answers.last().is_none_or(|last| !last.whole) {
+            let how = if end.is_ok() { "closed" } else { "reset" };
+            let last = read.windows(4).rposition(|end| end == b"\r\n\r\n");
+            let body = read[last.map_or(0, |at| at + 4)..].escape_ascii();
+            text += &format!("  {how} after {body}\n");
+        }
+        let metrics = front.proxy.metrics().clone();
+        for row in front.rows().await {
+            let cells = CELLS.split(' ').filter(|name| {
+                !row[*name].is_empty() && !(*name == "req_id" && is_made(&row["req_id"]))
+            });
+            let cells: Vec<String> = cells.map(|name| format!("{name}={}", row[name])).collect();
+            text += &format!("  row        {}\n", cells.join(", "));
+        }
+        for name in COUNTERS.split(' ') {
+            let count = metric(&metrics.text(), &format!("queuescope_{name}"));
+            text += &if count > 0.0 {
+                format!("  counted    {name} {count}\n")
+            } else {
+                String::new()
+            };
+        }
+        text.replace(&upstream.addr.to_string(), "SERVER")
     }
-    text
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,14 +117,10 @@ async fn exchanges_are_as_ever() {
     let cases: Cases = toml::from_str(include_str!("../../data/exchanges.toml")).unwrap();
     let mut text = String::new();
     for case in cases.case {
-        text += &format!("\n## {}\n", case.name);
-        for (sends, answer) in case
-            .sends
-            .iter()
-            .flat_map(|sends| case.answers.iter().map(move |answer| (sends, answer)))
-        {
-            text += &exchanged(sends, answer, case.closes).await;
-        }
+        let answers = |sends| case.answers.iter().map(move |answer| (sends, answer));
+        let all = case.sends.iter().flat_map(answers);
+        let all = join_all(all.map(|(sends, answer)| case.exchange(sends, answer))).await;
+        text += &format!("\n## {}\n{}", case.name, all.concat());
     }
     assert_golden("exchanges.txt", text.trim_start());
 }

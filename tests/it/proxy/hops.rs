@@ -74,31 +74,6 @@ async fn a_body_that_no_server_takes_comes_to_no_limit() {
     assert_eq!(row["ended_in"], "proxy");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hop_passes_what_a_router_asks_at_registration() {
-    let server = Upstream::ok().await;
-    let hop = Front::hop(server.addr).await;
-    let mut client = hop.client().await;
-    for path in ["/health", "/server_info", "/model_info"] {
-        let line = format!("GET {path} HTTP/1.1\r\n");
-        client.send(format!("{line}host: localhost\r\n\r\n")).await;
-        let response = client.response().await;
-        assert_eq!(response.body, b"{}");
-        // The router sends no id to sign stamps for.
-        assert_none_of_ours(&response.head);
-        let seen = server.seen().pop().unwrap();
-        assert!(seen.head.starts_with(&line), "{}", seen.head);
-        assert_eq!(seen.header("x-request-id"), None, "a hop makes no ids");
-        assert_eq!(seen.header("traceparent"), None);
-    }
-    // gRPC detection must be told no, so that the router falls back to HTTP/1.1.
-    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-    let refused = hop.sent(preface).await.response().await;
-    assert!(refused.head.starts_with("HTTP/1.1 400"), "{}", refused.head);
-    assert_eq!(server.seen().len(), 3);
-    assert!(hop.rows().await.is_empty(), "a hop records nothing");
-}
-
 /// What a front tells a client that asks for its stamps.
 async fn told(front: &Front, path: &str) -> Stamps {
     let asks = "x-queuescope-stamps: 1\r\n";
@@ -154,26 +129,6 @@ async fn stamps_are_for_those_who_may_have_them() {
         let is_given = response.header("x-queuescope-stamps").is_some();
         assert_eq!(is_given, given == "yes", "{policy} {asks}");
         assert_none_of_ours(&server.seen().last().unwrap().head);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_response_names_smgs_worker_and_no_stamps_of_another_front() {
-    let named = "x-smg-routed-worker-id: http://10.0.0.7:30000/\r\n";
-    let theirs = "x-queuescope-stamps: clock=theirs;now=1\r\n";
-    let lines = [named, theirs, "X-Queuescope-Stamps: clock=theirs;now=2\r\n"].concat();
-    let (_router, front) = playing(vec![Step::Send(answer_with(&lines))], "").await;
-    for path in ["/generate", "/model_info"] {
-        let response = front.ask(path, "", b"{}").await;
-        assert_says(&response.head, named);
-        assert_none_of_ours(&response.head);
-        let stamps = told(&front, path).await;
-        assert_ne!(stamps.clock, "theirs");
-        assert!(stamps.arrival.is_some(), "{path}: {stamps:?}");
-    }
-    // Nobody saw the router send.
-    for row in front.rows().await {
-        assert_row(&row, "host=10.0.0.7:30000, router_send_time=");
     }
 }
 
@@ -275,24 +230,6 @@ async fn assert_believed(said: &str, secret: Option<&str>, server: Option<Socket
         Some(server) => assert_eq!(row["host"], server.to_string(), "{said}"),
         None => assert_no_hop(&row),
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_stamps_pass_on_interim_heads() {
-    let hints = format!(
-        "HTTP/1.1 103 Early Hints\r\nx-queuescope-hop: {FORGED}\r\nlink: </a>\r\n\
-         x-queuescope-stamps: clock=theirs;now=1\r\n\r\n"
-    );
-    let answer = [hints.into_bytes(), answer_with("")].concat();
-    let (_router, front) = playing(vec![Step::Send(answer)], "").await;
-    let mut client = front.asked("/generate", "", b"{}").await;
-    let hints = client.read_until(|reader| reader.head.is_some()).await;
-    assert_eq!(hints.status(), 103);
-    assert_says(&hints.head, "link: </a>");
-    assert_none_of_ours(&hints.head);
-    let row = front.only_row().await;
-    assert_no_hop(&row);
-    assert_eq!(row["status"], "200");
 }
 
 /// A front and hops in one process, and a router that retries between them and makes this of heads.

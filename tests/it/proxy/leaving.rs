@@ -120,9 +120,9 @@ async fn the_answer_of_a_server_that_reads_no_more_is_passed_on_and_one_that_giv
         let mut client = front.client().await;
         let body = post("/generate", "", &vec![b'x'; 64 << 20]);
         let sent = client.send_until_still(&body).await;
-        // What sockets may hold on two hops, and no more: the proxy itself keeps nothing.
-        assert!(sent < 48 << 20, "{sent} bytes, though nobody read them");
         if answers {
+            // What sockets may hold on two hops, and no more: the proxy itself keeps nothing.
+            assert!(sent < 48 << 20, "{sent} bytes, though nobody read them");
             // Before writing is given up.
             gate.open();
         }

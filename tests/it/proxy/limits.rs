@@ -1,6 +1,7 @@
 //! Limits: of time, the race between two idle limits, and clients that send too much, too slowly, or take too slowly: none holds things
 //! for ever.
 
+use futures_util::future::join_all;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::leaving::Full;
@@ -175,29 +176,33 @@ fn sent(what: &str) -> Vec<u8> {
     }
 }
 
+/// A front, or a hop, alone or behind a front of its process, before these servers; and where it listens.
+async fn before(who: &str, servers: &[SocketAddr], keys: &str) -> (Front, SocketAddr) {
+    let is_hop = who.starts_with("hop");
+    let upstreams = if who == "hop alone" { &[] } else { servers };
+    let front = Front::altered(upstreams, keys, |config| {
+        let workers = workers(servers).into_iter();
+        config.workers = workers.filter(|_| is_hop).collect();
+    })
+    .await;
+    let name = if is_hop { "worker" } else { "listen" };
+    let addr = front.proxy.address(name).unwrap();
+    (front, addr)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_sends_too_much_or_too_slowly_is_refused() {
-    for [who, limit, what, status, outcome, error, gets] in table(SENT) {
+    let case = async |[who, limit, what, status, outcome, error, gets]: [&str; 7]| {
         let (server, other) = (Upstream::ok().await, Upstream::ok().await);
         let both = [server.addr, other.addr];
-        let (upstreams, policy) = match who {
-            "hop alone" => (&[][..], ""),
+        let (servers, policy) = match who {
             "cache_aware" => (
                 &both[..],
                 "policy = \"cache_aware\"\nupstream_kind = \"server\"",
             ),
             _ => (&both[..1], ""),
         };
-        let is_hop = who.starts_with("hop");
-        let front = Front::altered(upstreams, &format!("{limit}\n{policy}"), |config| {
-            config.workers = workers(&both[..usize::from(is_hop)]);
-        })
-        .await;
-        let addr = if is_hop {
-            front.hop_addr()
-        } else {
-            front.addr()
-        };
+        let (front, addr) = before(who, servers, &format!("{limit}\n{policy}")).await;
         let mut client = Client::connect(addr).await;
         client.send(sent(what)).await;
         if what == "trickles" {
@@ -224,7 +229,8 @@ async fn who_sends_too_much_or_too_slowly_is_refused() {
                 (Some(kind), status)
             );
         }
-    }
+    };
+    join_all(table(SENT).map(case)).await;
 }
 
 /// Asks for a stream and takes little of it, or nothing.
@@ -246,22 +252,19 @@ async fn a_client_that_takes_too_little_is_given_up() {
         (endless(), true, "front"),
         (endless(), true, "TLS"),
         (megabyte.clone(), false, "front"),
-        (megabyte, false, "hop"),
+        (megabyte, false, "hop alone"),
     ] {
-        let server = [Upstream::playing(steps).await];
-        let upstream = server.each_ref().map(|server| server.addr);
-        let upstreams = &upstream[usize::from(way == "hop")..];
-        let front = Front::altered(
-            upstreams,
-            "client_stall_timeout_s = 0.2",
-            |config| match way {
-                "hop" => config.workers = workers(&upstream),
-                "TLS" => certificate.put(config),
-                _ => {}
-            },
-        )
-        .await;
-        let mut client = Client::with_small_buffer(front.addr()).await;
+        let server = Upstream::playing(steps).await;
+        let keys = "client_stall_timeout_s = 0.2";
+        let (front, addr) = match way {
+            "TLS" => {
+                let front = certificate.front(server.addr, keys).await;
+                let addr = front.addr();
+                (front, addr)
+            }
+            _ => before(way, &[server.addr], keys).await,
+        };
+        let mut client = Client::with_small_buffer(addr).await;
         if way == "TLS" {
             let stream = over(client.stream, &certificate.der, &[]).await.unwrap();
             take_little(&mut Client { stream }, reads).await;
@@ -334,57 +337,49 @@ async fn a_client_that_reads_on_steadily_gets_all() {
     assert!(number(&row, "client_stall") > 1.0, "{row:?}");
 }
 
+/// A process of hops only faces whoever sends to it: there the limit is the hops'.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_beyond_the_limit_are_turned_away() {
-    let (_upstream, front) = answering("max_connections = 2").await;
-    let mut inside = [front.client().await, front.client().await];
-    for client in &mut inside {
-        assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
-    }
-    let mut outside = front.client().await;
-    let response = outside.response().await;
-    assert_eq!(response.status(), 503);
-    assert_eq!(response.json()["error"]["type"], "overloaded");
-    assert_eq!(response.header("retry-after").unwrap(), "1");
-    assert!(outside.is_closed().await);
-    // Those inside go on, and who leaves makes room.
-    let [mut stays, leaves] = inside;
-    drop(leaves);
-    assert_eq!(stays.ask("/generate", "", b"{}").await.status(), 200);
-    let has_room = async || front.ask("/generate", "", b"{}").await.status() == 200;
-    until_async("room", has_room).await;
-    assert!(front.rows().await.iter().all(|row| row["outcome"] == "ok"));
-}
-
-/// A process of hops only faces whoever sends to it: there these limits are the hops', too.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hops_alone_take_no_more_connections_and_no_hop_takes_a_head_without_end() {
-    for has_front in [false, true] {
-        let upstream = [Upstream::ok().await.addr];
-        let upstreams = &upstream[usize::from(!has_front)..];
-        let front = Front::altered(upstreams, "max_connections = 2", |config| {
-            config.workers = workers(&upstream);
-        })
-        .await;
-        let hop = front.hop_addr();
-        let mut client = Client::connect(hop).await;
-        let endless = format!("{HEAD}x: {}", "y".repeat(1 << 20));
-        client.send(endless).await;
-        assert_eq!(client.response().await.status(), 431);
-        drop(client);
-        let mut inside = Vec::new();
-        for _ in 0..5 {
-            inside.push(Client::connect(hop).await);
+    for who in ["front", "hop alone", "hop"] {
+        let server = Upstream::ok().await;
+        let (_front, addr) = before(who, &[server.addr], "max_connections = 2").await;
+        let [mut stays, mut leaves] = [Client::connect(addr).await, Client::connect(addr).await];
+        for client in [&mut stays, &mut leaves] {
+            assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
         }
-        if has_front {
-            let asked = Client::connect(hop).await.ask("/generate", "", b"{}").await;
-            assert_eq!(asked.status(), 200);
+        let mut outside = Client::connect(addr).await;
+        if who == "hop" {
+            assert_eq!(outside.ask("/generate", "", b"{}").await.status(), 200);
             continue;
         }
-        // Whichever they are that have no place.
-        let all = inside.iter_mut().map(|client| Box::pin(client.response()));
-        let (response, ..) = futures_util::future::select_all(all).await;
+        let response = outside.response().await;
         assert_eq!(response.status(), 503);
+        assert_eq!(response.json()["error"]["type"], "overloaded");
+        assert_eq!(response.header("retry-after").unwrap(), "1");
+        assert!(outside.is_closed().await);
+        // Those inside go on, and who leaves makes room.
+        drop(leaves);
+        assert_eq!(stays.ask("/generate", "", b"{}").await.status(), 200);
+        let ask = async || {
+            Client::connect(addr)
+                .await
+                .ask("/generate", "", b"{}")
+                .await
+        };
+        until_async("room", async || ask().await.status() == 200).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_hop_takes_a_head_without_end() {
+    let server = Upstream::ok().await;
+    for who in ["hop alone", "hop"] {
+        let (_front, addr) = before(who, &[server.addr], "").await;
+        let mut client = Client::connect(addr).await;
+        client
+            .send(format!("{HEAD}x: {}", "y".repeat(1 << 20)))
+            .await;
+        assert_eq!(client.response().await.status(), 431);
     }
 }
 

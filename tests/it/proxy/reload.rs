@@ -176,7 +176,7 @@ async fn limits_are_those_of_the_last_reload_also_of_a_kept_connection_from_its_
         ..config(&[upstream.addr])
     };
     new.limits.client_idle_timeout_s = setting(1);
-    new.rules.upstream_read_timeout_s = setting(1.0);
+    new.rules.upstream_read_timeout_s = setting(0.3);
     let said = front.reload(new.clone()).await.unwrap();
     assert_eq!(
         said,

@@ -135,7 +135,7 @@ async fn http_1_1_and_2_go_through_tls_as_in_the_clear_and_nothing_else_does() {
 async fn a_handshake_that_does_not_come_holds_up_nobody_and_ends() {
     let upstream = Upstream::ok().await;
     let certificate = Certificate::new();
-    let keys = "client_head_timeout_s = 2.0";
+    let keys = "client_head_timeout_s = 1.0";
     let front = certificate.front(upstream.addr, keys).await;
     let addr = front.addr();
     let mut silent = Vec::new();
@@ -178,6 +178,15 @@ fn https(host: &str, addr: SocketAddr) -> Address {
     Address::parse(&format!("https://{host}:{}", addr.port())).unwrap()
 }
 
+/// A front before servers under TLS, by this name, that trusts this authority besides the system's.
+async fn front_to(host: &str, servers: &[SocketAddr], trusted: Option<&Authority>) -> Front {
+    Front::altered(&[], "", |config| {
+        config.upstream = servers.iter().map(|server| https(host, *server)).collect();
+        config.rules.upstream_ca = trusted.map(Authority::file);
+    })
+    .await
+}
+
 /// An upstream of the front, and the server of a hop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_a_right_certificate_serves() {
@@ -189,16 +198,17 @@ async fn a_server_with_a_right_certificate_serves() {
         ("localhost", Some("localhost"), false),
         ("127.0.0.1", None, true),
     ] {
-        let front = Front::with(&[], |config| {
-            config.rules.upstream_ca = Some(ca.file());
-            if is_hop {
-                config.workers = workers(&[face.addr]);
-                config.workers[0].upstream = https(host, face.addr);
-            } else {
-                config.upstream = vec![https(host, face.addr)];
+        let front = match is_hop {
+            false => front_to(host, &[face.addr], Some(&ca)).await,
+            true => {
+                Front::with(&[], |config| {
+                    config.rules.upstream_ca = Some(ca.file());
+                    config.workers = workers(&[face.addr]);
+                    config.workers[0].upstream = https(host, face.addr);
+                })
+                .await
             }
-        })
-        .await;
+        };
         let mut client = front.client().await;
         for _ in 0..3 {
             let response = client.ask("/generate", "", b"{\"stream\":true}").await;
@@ -215,13 +225,7 @@ async fn a_server_with_a_right_certificate_serves() {
     assert!(seen.iter().all(|seen| seen.header("host").unwrap() == "h"));
     // Where one speaks no TLS, another may try.
     let plain = plain().await;
-    let both = Front::with(&[], |config| {
-        config.upstream = [plain.addr, face.addr]
-            .map(|to| https("localhost", to))
-            .into();
-        config.rules.upstream_ca = Some(ca.file());
-    })
-    .await;
+    let both = front_to("localhost", &[plain.addr, face.addr], Some(&ca)).await;
     for _ in 0..4 {
         assert_eq!(both.ask("/generate", "", b"{}").await.status(), 200);
     }
@@ -246,11 +250,7 @@ async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
         (named_else.addr, Some(&ca), "not valid for name"),
         (plain.addr, Some(&ca), "corrupt message"),
     ] {
-        let front = Front::with(&[], |config| {
-            config.upstream = vec![https("localhost", face)];
-            config.rules.upstream_ca = trusted.map(Authority::file);
-        })
-        .await;
+        let front = front_to("localhost", &[face], trusted).await;
         let response = front.ask("/generate", "", b"{}").await;
         assert_eq!(response.status(), 502);
         let error = &response.json()["error"];

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use super::listening::Listening;
@@ -198,32 +198,18 @@ pub fn endless() -> Vec<Step> {
     steps
 }
 
-/// An address where nobody listens, nor will while the tests run: the port stays taken.
-pub async fn refusing() -> SocketAddr {
-    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+/// An address that is taken and refuses, until its socket listens.
+pub fn refusing_yet() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let addr = socket.local_addr().unwrap();
-    std::mem::forget(socket);
-    addr
+    (socket, addr)
 }
 
-/// The rest of a command line for [`leaving`]: the later of its two requests finds nobody.
-pub const LEFT: &str = "--num-prompts 2 --max-concurrency 1 --disable-connection-reuse";
-
-/// An address where nobody listens any more once a request has come; connections without one are taken and closed.
-pub async fn leaving() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        let mut byte = [0];
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            if stream.read(&mut byte).await.unwrap_or(0) > 0 {
-                drop(listener);
-                return;
-            }
-        }
-    });
+/// An address where nobody listens, nor will while the tests run: the port stays taken.
+pub async fn refusing() -> SocketAddr {
+    let (socket, addr) = refusing_yet();
+    std::mem::forget(socket);
     addr
 }
 
