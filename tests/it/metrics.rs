@@ -1,10 +1,13 @@
-//! `/metrics`: what it says is what the rows say. What it says of responses alone, `golden.rs` has in full.
+//! `/metrics` and the live page: what they say is what the rows say. What metrics say of responses alone, `golden.rs` has in full.
 
 use std::collections::BTreeSet;
 
+use queuescope::request::COLUMNS;
+use serde_json::Value;
+
 use crate::support::assert_says;
 use crate::support::generator;
-use crate::support::proxy::{Front, Row, known_workers, rows};
+use crate::support::proxy::{Front, Row, known_workers, number, rows};
 use crate::support::upstream::Upstream;
 use crate::support::wire::until;
 
@@ -53,6 +56,58 @@ fn assert_holds(told: &str, name: &str, labels: &str, values: &[f64]) {
     }
 }
 
+/// Fails unless the live page tells of each request of one sequence what its row says, and of all of them what all rows say.
+async fn assert_live(front: &Front, rows: &[Row]) {
+    let news = front.get("/live.json").await.json();
+    let requests = news["requests"].as_array().unwrap();
+    assert_eq!(requests.len(), 20);
+    for shown in requests {
+        let id = shown["req_id"].as_str().unwrap();
+        let Some(row) = rows.iter().find(|row| row["req_id"] == id) else {
+            assert_eq!([&shown["sequences"], &shown["output_tokens"]], [3, 12]);
+            continue;
+        };
+        let told = ["worker", "outcome"].map(|name| shown[name].as_str().unwrap());
+        assert_eq!(told, [&row["worker"], &row["outcome"]]);
+        if row["outcome"] != "ok" {
+            // A server's message is not shown.
+            continue;
+        }
+        same_cells(front, &shown["number"], row).await;
+        let tokens = number(row, "request_output_tokens") as u64;
+        assert_eq!(shown["output_tokens"], tokens);
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 2e-6, "{a} {b} {shown} {row:?}");
+        let parts = shown["parts"].as_array().unwrap();
+        let end = |part: Option<&Value>| part.unwrap()["end"].as_f64().unwrap();
+        near(end(parts.last()), number(row, "total_latency"));
+        if row["stream"] == "True" {
+            let mut before = parts.iter().filter(|part| part["is_after"] == false);
+            near(end(before.next_back()), number(row, "ttft_observed"));
+        }
+    }
+    let mut quantiles = news["window"]["quantiles"].as_array().unwrap().iter();
+    let queue = quantiles.find(|one| one["name"] == "pure_queue_time");
+    let told = rows.iter().filter(|row| !row["pure_queue_time"].is_empty());
+    assert_eq!(queue.unwrap()["count"], told.count());
+}
+
+/// Every cell of the request's page is that of its row.
+async fn same_cells(front: &Front, shown: &Value, row: &Row) {
+    let one = front.get(&format!("/requests/{shown}.json")).await.json();
+    let cells = one["columns"].as_array().unwrap();
+    for column in &COLUMNS {
+        let (name, written) = (column.name, &row[column.name]);
+        let cell = cells.iter().find(|cell| cell["name"] == name);
+        let is_same = match cell.map(|cell| &cell["values"][0]) {
+            None => written.is_empty(),
+            Some(Value::Bool(yes)) => written.eq_ignore_ascii_case(&yes.to_string()),
+            Some(Value::Number(is)) => (is.as_f64().unwrap() - number(row, name)).abs() < 1e-6,
+            Some(value) => value.as_str().unwrap() == written,
+        };
+        assert!(is_same, "{name} {written} {cell:?}");
+    }
+}
+
 const GENERATE: &str =
     r#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":6,"ignore_eos":true}}"#;
 const SEVERAL: &str = r#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":4,"n":3,"ignore_eos":true}}"#;
@@ -60,7 +115,7 @@ const CHAT: &str = r#"{"model":"sim-llama","messages":[{"role":"user","content":
 const REPLY: &str = r#"{"text":"a b c","sampling_params":{"max_new_tokens":3}}"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn histograms_hold_what_the_rows_say() {
+async fn histograms_and_the_live_page_hold_what_the_rows_say() {
     let sim = generator::sim(|config| {
         config.profile.tokenize_ms = 0.5;
         config.profile.max_running_requests = 2;
@@ -103,6 +158,7 @@ async fn histograms_hold_what_the_rows_say() {
     let ended = || total(&metrics.text(), attempts, "") == (2 * clients.len()) as f64;
     until("all attempts", ended).await;
     let told = metrics.text();
+    assert_live(&front, &rows(&path)).await;
     let rows = front.rows().await;
     let all: Vec<&Row> = rows.iter().collect();
     let is_ok = |row: &&Row| row["outcome"] == "ok";

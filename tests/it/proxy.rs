@@ -23,7 +23,6 @@ use crate::support::admin::{ask, get, metric};
 use crate::support::clients::{Clients, server};
 use crate::support::collector::{CLIENT, Collector};
 use crate::support::docs::assert_file;
-use crate::support::generator::sim;
 use crate::support::http2::{Answer, Http2};
 use crate::support::listening::Listening;
 use crate::support::process::{Done, NOTIFY, PROGRAM, Process, limited, queuescope, run_aside};

@@ -91,6 +91,10 @@ async fn who_may_ask_for_what_is_as_ever() {
     let asks = "GET /healthz|GET /readyz|GET /metrics|PUT /healthz";
     let service = "host: queuescope.svc\r\ncontent-length: 9".to_owned();
     text += &answers(addr, asks, &[service]).await;
+    // Faults are off unless they are turned on.
+    let (_front, addr) = front(|_| {}).await;
+    let asks = "GET /faults|PUT /faults/w0";
+    text += &answers(addr, asks, &["host: localhost".to_owned()]).await;
     assert_golden("admin_access.txt", &text);
 }
 

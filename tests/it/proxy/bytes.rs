@@ -92,14 +92,17 @@ async fn every_recording_passes_unchanged_and_is_the_same_row_to_any_client() {
             assert_passed_http2(recording, &call.await.answer().await);
         }
     }
+    let is_generation =
+        |one: &&Recording| one.method == "POST" && Endpoint::from_path(&one.path).is_some();
     let seen = upstream.seen();
     for seen in &seen {
         let case = seen.header("x-case").unwrap();
         let recording = all.iter().find(|one| one.case == case).unwrap();
         assert!(seen.body == recording.request_body, "{case}");
+        assert!(seen.header("x-request-id").unwrap().ends_with(&case));
+        let is_traced = seen.header("traceparent").is_some();
+        assert_eq!(is_traced, is_generation(&recording), "{case}");
     }
-    let is_generation =
-        |one: &&Recording| one.method == "POST" && Endpoint::from_path(&one.path).is_some();
     let generations = all.iter().filter(is_generation).count();
     assert!(generations > 70);
     let passed = front.counter("queuescope_passed_through_total");

@@ -38,16 +38,14 @@ fn ok() -> Vec<String> {
 /// Follows each request, so that its connection ends, and shows whether it was kept.
 const LAST: &[u8] = b"GET /last HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
 /// What is shown of a row, where it is not empty.
-const CELLS: &str = "req_id outcome status attempts ended_in host worker failed_attempts labels unread inconsistency error";
+const CELLS: &str = "req_id outcome status attempts ended_in host worker failed_attempts disaggregated pure_queue_time labels unread inconsistency error";
 /// What is shown of metrics, where it is not 0.
 const COUNTERS: &str = "broken_heads_total passed_through_total responses_unread_total label_requests_total hop_stamps_refused_total";
 
 /// A message, without what differs each time.
 fn shown(head: &str, body: &[u8]) -> String {
     let line = |line: &str| match line.split_once(": ") {
-        Some((name, value)) if OURS.contains(&&*name.to_ascii_lowercase()) && is_made(value) => {
-            format!("{name}: *")
-        }
+        Some((name, value)) if is_made(name, value) => format!("{name}: *"),
         _ => line.to_owned(),
     };
     let mut parts: Vec<String> = head.trim_end().split("\r\n").map(line).collect();
@@ -55,9 +53,12 @@ fn shown(head: &str, body: &[u8]) -> String {
     parts.join(" | ").trim_end_matches([' ', '|']).to_owned()
 }
 
-/// Whether it is a made id, a trace or a date, rather than a word of a case.
-fn is_made(value: &str) -> bool {
-    value.len() > 15
+/// Whether a field has a made id, a trace, stamps or a date, rather than a word of a case.
+fn is_made(name: &str, value: &str) -> bool {
+    let mut ours = OURS
+        .into_iter()
+        .chain(["x-queuescope-stamps", "x-queuescope-hop", "req_id"]);
+    value.len() > 15 && ours.any(|one| one.eq_ignore_ascii_case(name))
 }
 
 impl Case {
@@ -71,12 +72,13 @@ impl Case {
         });
         let upstream = upstream.await;
         let front = match self.hop {
-            true => Front::hop(upstream.addr).await,
+            true => Front::hops(&[upstream.addr], &self.keys).await,
             false => Front::keyed(&[upstream.addr], &self.keys).await,
         };
         let mut client = front.sent([sends.as_bytes(), LAST].concat()).await;
         let mut read = Vec::new();
-        let end = client.stream.read_to_end(&mut read).await;
+        let end = tokio::time::timeout(PATIENCE, client.stream.read_to_end(&mut read));
+        let end = end.await.expect("the connection's end");
         let mut text = format!("\nclient: {}\n", sends.as_bytes().escape_ascii());
         text += &format!("server: {}\n", answer.as_bytes().escape_ascii());
         for seen in upstream.seen() {
@@ -94,19 +96,16 @@ impl Case {
         }
         let metrics = front.proxy.metrics().clone();
         for row in front.rows().await {
-            let cells = CELLS.split(' ').filter(|name| {
-                !row[*name].is_empty() && !(*name == "req_id" && is_made(&row["req_id"]))
-            });
-            let cells: Vec<String> = cells.map(|name| format!("{name}={}", row[name])).collect();
+            let cells = CELLS.split(' ').map(|name| (name, &row[name]));
+            let cells = cells.filter(|(name, cell)| !cell.is_empty() && !is_made(name, cell));
+            let cells: Vec<String> = cells.map(|(name, cell)| format!("{name}={cell}")).collect();
             text += &format!("  row        {}\n", cells.join(", "));
         }
         for name in COUNTERS.split(' ') {
             let count = metric(&metrics.text(), &format!("queuescope_{name}"));
-            text += &if count > 0.0 {
-                format!("  counted    {name} {count}\n")
-            } else {
-                String::new()
-            };
+            if count > 0.0 {
+                text += &format!("  counted    {name} {count}\n");
+            }
         }
         text.replace(&upstream.addr.to_string(), "SERVER")
     }

@@ -216,6 +216,8 @@ async fn who_sends_too_much_or_too_slowly_is_refused() {
         let seen = server.seen();
         assert_eq!(seen.len(), usize::from(!gets.is_empty()), "{who} {what}");
         assert!(gets != "part" || seen[0].body.len() < 5000);
+        let received = server.received() + other.received();
+        assert_eq!(received == 0, gets.is_empty(), "{who} {what}");
         let row = front.only_row().await;
         assert_outcome(&row, outcome, error);
         assert_row(&row, &format!("status={status}"));

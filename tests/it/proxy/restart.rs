@@ -68,24 +68,19 @@ impl Drop for Service {
 /// A free port.
 pub const FREE: &str = "127.0.0.1:0";
 
-/// A config with these keys and workers.
-pub fn text(proxy: &str, workers: &[(&str, &str, SocketAddr)]) -> String {
+/// A config with these upstreams, keys and workers.
+pub fn text(upstreams: &[SocketAddr], keys: &str, workers: &[(&str, &str, SocketAddr)]) -> String {
     let worker = |(name, listen, upstream): &(&str, &str, SocketAddr)| {
         format!("[[worker]]\nname = {name:?}\nlisten = {listen:?}\nupstream = \"{upstream}\"\n")
     };
     let workers: String = workers.iter().map(worker).collect();
-    format!("[proxy]\n{proxy}\n{workers}")
+    let upstreams: Vec<String> = upstreams.iter().map(ToString::to_string).collect();
+    format!("[proxy]\nupstream = {upstreams:?}\n{keys}\n{workers}")
 }
 
-pub fn upstream(all: &[SocketAddr]) -> String {
-    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
-    format!("upstream = {all:?}")
-}
-
-/// A front and a hop before `server`, and these keys besides.
-fn config(server: SocketAddr, more: &str) -> String {
-    let keys = upstream(&[server]) + "\n" + more;
-    text(&keys, &[("w", FREE, server)])
+/// One with a front and a hop before `server`, and these keys.
+fn config(server: SocketAddr, keys: &str) -> String {
+    text(&[server], keys, &[("w", FREE, server)])
 }
 
 /// The id of a process that stands behind `word` in a line.
@@ -109,21 +104,46 @@ async fn answers(addr: SocketAddr) -> bool {
     client.ask("/generate", "", b"{}").await.status() == 200
 }
 
+/// What a process says of a reload of this config.
+pub fn reloaded(service: &Service, config: &str) -> String {
+    service.write_config(config);
+    service.signal(Signal::SIGHUP);
+    service.first.says("reload")
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_restarts_under_load_fail_no_request() {
-    let server = server().await;
+async fn twenty_reloads_and_restarts_under_load_fail_no_request() {
+    let servers = [server().await, server().await];
     let hop = free_port();
-    let router = Upstream::relay(hop).await;
-    let worker = ("w", &*hop.to_string(), server.addr);
-    let config = text(&upstream(&[router.addr]), &[worker]);
-    let mut service = Service::start(&config);
+    let routers = [Upstream::relay(hop).await, Upstream::relay(hop).await];
+    // Upstreams, their policy, servers and workers come and go.
+    let config = |turn: usize| {
+        let mut upstreams = routers.each_ref().map(|router| router.addr);
+        upstreams.rotate_left(turn % 2);
+        let policy = ["round_robin", "random", "shortest_queue", "power_of_two"][turn % 4];
+        let keys = format!(
+            "policy = \"{policy}\"\nclient_idle_timeout_s = {}",
+            60 + turn
+        );
+        let server = servers[turn % 2].addr;
+        let workers = [("w", &*hop.to_string(), server), ("v", FREE, server)];
+        text(&upstreams[..1 + turn % 2], &keys, &workers[..2 - turn % 2])
+    };
+    let mut service = Service::start(&config(0));
     let clients = Clients::start(service.first.front, hop, service.first.admin);
-    let mut old = Vec::new();
-    for _ in 0..20 {
+    // Each has load of its own.
+    let load = async || {
         let before = clients.done();
+        until("requests", || clients.done() > before + 30).await;
+    };
+    let mut old = Vec::new();
+    for turn in 1..=20 {
+        assert_says(&reloaded(&service, &config(turn)), "reloaded: ");
+        let applied = "queuescope_reloads_total{result=\"applied\"}";
+        assert_eq!(service.first.metric(applied).await, 1);
+        load().await;
         old.push(service.restart());
-        // Each has load of its own.
-        until("requests", || clients.done() > before + 40).await;
+        load().await;
     }
     let failures = clients.stop().await;
     assert_eq!(failures, [""; 0]);
@@ -138,7 +158,8 @@ async fn twenty_restarts_under_load_fail_no_request() {
     for row in &rows {
         assert!(ids.insert(row["req_id"].as_str()), "twice: {row:?}");
     }
-    let sent = router.seen();
+    assert!(servers.iter().all(|server| server.seen().len() > 20));
+    let sent: Vec<Seen> = routers.iter().flat_map(Upstream::seen).collect();
     assert!(sent.len() > 200, "{}", sent.len());
     let sent = sent.iter().filter_map(|s| s.header("x-request-id"));
     let missing: Vec<String> = sent.filter(|id| !ids.contains(&**id)).collect();
@@ -166,7 +187,7 @@ async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
     let gate = Gate::new();
     let server = gated(&gate).await;
     let addr = server.addr;
-    let both = text(&upstream(&[addr]), &[("w", FREE, addr), ("v", FREE, addr)]);
+    let both = text(&[addr], "", &[("w", FREE, addr), ("v", FREE, addr)]);
     let mut service = Service::start(&both);
     let front = service.first.front;
     let [stays, gone] = service.first.hops[..] else {
@@ -214,17 +235,15 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let everywhere = format!("0.0.0.0:{}", first.hops[0].port());
-    let (keys, clash) = (upstream(&[addr]), "is another process");
+    let clash = "is another process";
+    let workers = |workers: &[_]| text(&[addr], "", workers);
     for (wrong, why) in [
         (config(addr, "threads = 0"), "threads = 0"),
         // Its rows would count from its own start.
         (config(addr, "time_base = \"run\""), "time_base"),
         // These fail after they have the listeners.
-        (
-            text(&keys, &[("w", FREE, addr), ("v", &taken, addr)]),
-            clash,
-        ),
-        (text(&keys, &[("w", &everywhere, addr)]), clash),
+        (workers(&[("w", FREE, addr), ("v", &taken, addr)]), clash),
+        (workers(&[("w", &everywhere, addr)]), clash),
     ] {
         assert_eq!(kept.ask("/generate", "", b"{}").await.status(), 200);
         service.write_config(&wrong);
@@ -296,8 +315,8 @@ async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_nothing_does_
     assert!(idle.ask("/generate", "", b"{}").await.whole);
     // A listener is taken over by its address, whatever its name.
     let hop = service.first.hops[0];
-    let keys = upstream(&[server.addr]) + "\ndrain_timeout_s = 0";
-    service.write_config(&text(&keys, &[("other", &hop.to_string(), server.addr)]));
+    let other = ("other", &*hop.to_string(), server.addr);
+    service.write_config(&text(&[server.addr], "drain_timeout_s = 0", &[other]));
     let old = service.restart();
     assert!(answers(hop).await);
     service.first.says("handed over: 2 generation requests");
@@ -317,28 +336,6 @@ async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_nothing_does_
     assert!(idle.is_closed().await);
     service.first.says("still open after drain_timeout_s");
     assert!(service.first.exit().await.success());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sigterm_serves_connections_that_still_wait_to_be_accepted() {
-    let upstream = server().await;
-    let mut process = Process::start(upstream.addr, &[]);
-    assert_eq!(process.ready().await, 200);
-    process.signal(Signal::SIGSTOP);
-    let mut clients = Vec::new();
-    for _ in 0..20 {
-        let mut client = Client::connect(process.front).await;
-        client.post("/generate", "", b"{}").await;
-        clients.push(client);
-    }
-    process.signal(Signal::SIGTERM);
-    process.signal(Signal::SIGCONT);
-    for client in &mut clients {
-        let response = client.response().await;
-        assert_eq!((response.status(), response.whole), (200, true));
-    }
-    assert!(process.exit().await.success());
-    assert_eq!(rows(&process.records()).len(), 20);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -60,7 +60,7 @@ pub struct Upstream {
 struct Log {
     seen: Mutex<Vec<Seen>>,
     /// Connections that the other side closed.
-    gone: Mutex<Vec<usize>>,
+    gone: AtomicUsize,
     /// Bytes of requests that have arrived.
     received: AtomicUsize,
     /// `Step::Send`s whose bytes the kernel has taken.
@@ -157,7 +157,7 @@ impl Upstream {
 
     /// Connections that the other side has closed.
     pub fn gone(&self) -> usize {
-        self.log.gone.lock().unwrap().len()
+        self.log.gone.load(Ordering::Relaxed)
     }
 }
 
@@ -218,7 +218,7 @@ async fn serve(mut stream: TcpStream, number: usize, script: &Script, log: &Log)
     loop {
         reader = reader.next(false);
         let Some(request) = read_request(&mut reader, &mut stream, number, log).await else {
-            log.gone.lock().unwrap().push(number);
+            log.gone.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let turn = {
@@ -227,11 +227,11 @@ async fn serve(mut stream: TcpStream, number: usize, script: &Script, log: &Log)
             seen.len() - 1
         };
         if !request.whole {
-            log.gone.lock().unwrap().push(number);
+            log.gone.fetch_add(1, Ordering::Relaxed);
             return;
         }
         for step in script(turn, &request) {
-            if !play(step, &mut stream, number, log).await {
+            if !play(step, &mut stream, log).await {
                 return;
             }
         }
@@ -239,7 +239,7 @@ async fn serve(mut stream: TcpStream, number: usize, script: &Script, log: &Log)
 }
 
 /// Whether the connection goes on.
-async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> bool {
+async fn play(step: Step, stream: &mut TcpStream, log: &Log) -> bool {
     match step {
         Step::Send(bytes) => {
             let is_sent = stream.write_all(&bytes).await.is_ok();
@@ -257,7 +257,7 @@ async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> b
         Step::Silence => {
             let mut rest = Vec::new();
             let _ = stream.read_to_end(&mut rest).await;
-            log.gone.lock().unwrap().push(number);
+            log.gone.fetch_add(1, Ordering::Relaxed);
             false
         }
         Step::Relay(targets, bytes) => {
