@@ -48,9 +48,10 @@ async fn answers(admin: SocketAddr, asks: &str, lines: &[String]) -> String {
     text
 }
 
-/// Who asks for what about requests; without a token, names that nobody else can give us, and those that another site's page may have.
+/// What tells of requests, or changes them.
 const ASKED: &str =
     "GET /|GET /live.json|GET /requests/1.json|GET /faults|PUT /faults/w0|DELETE /faults/w0";
+/// Names that nobody else can give us, and such as another site's page may have.
 const NAMES: &str = "localhost|LocalHost:8801|localhost.|127.0.0.1:8801|10.0.0.7|[::1]:8801|[fe80::1]|PROXY.example:80|\
     rebound.example:8801|localhost.evil.example|127.0.0.1.evil.example|proxy||local host";
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// The value of an upstream's metric.
-fn of_upstream(front: &Front, name: &str, upstream: SocketAddr) -> u64 {
+fn figure(front: &Front, name: &str, upstream: SocketAddr) -> u64 {
     front.counter(&format!(
         "queuescope_upstream_{name}{{upstream=\"{upstream}\"}} "
     ))
@@ -29,16 +29,10 @@ async fn the_shortest_queue_gets_the_next_request() {
         let seen = || servers.each_ref().map(|server| server.seen().len());
         until("all ten", || seen().iter().sum::<usize>() == 10).await;
         assert_eq!(seen(), [5, 5], "{policy}");
-        assert_eq!(
-            addrs.map(|addr| of_upstream(&front, "in_flight", addr)),
-            [5, 5]
-        );
+        assert_eq!(addrs.map(|addr| figure(&front, "in_flight", addr)), [5, 5]);
         // The first server gives back its five: the next four are all its.
         gates[0].open();
-        until("the answers", || {
-            of_upstream(&front, "in_flight", addrs[0]) == 0
-        })
-        .await;
+        until("the answers", || figure(&front, "in_flight", addrs[0]) == 0).await;
         for _ in 0..4 {
             assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
         }
@@ -126,18 +120,15 @@ async fn when_all_refuse_each_is_tried_again_and_the_client_gets_a_502() {
         assert_eq!(error["param"], Value::Null);
         assert_says(error["message"].as_str().unwrap(), "refused");
         for addr in &addrs {
-            assert_eq!(
-                of_upstream(&front, "connect_failures_total", *addr),
-                failures
-            );
-            assert_eq!(of_upstream(&front, "healthy", *addr), 0);
+            assert_eq!(figure(&front, "connect_failures_total", *addr), failures);
+            assert_eq!(figure(&front, "healthy", *addr), 0);
         }
     }
     front.counts("queuescope_upstream_in_flight", 0).await;
     // The first request that one takes brings it back, an hour before the probe.
     let _back = sockets.into_iter().map(listens).next();
     assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
-    assert_eq!(of_upstream(&front, "healthy", addrs[0]), 1);
+    assert_eq!(figure(&front, "healthy", addrs[0]), 1);
     let rows = front.rows().await;
     for row in &rows[..3] {
         assert_outcome(row, "proxy_error", "connection refused");
@@ -196,14 +187,11 @@ async fn a_server_that_goes_away_costs_only_what_it_had_and_comes_back() {
     let sockets = || std::fs::read_to_string("/proc/net/tcp").unwrap();
     until("all to be closed", || !sockets().lines().any(is_open)).await;
     ask(10).await;
-    let failures = || of_upstream(&front, "connect_failures_total", addr);
+    let failures = || figure(&front, "connect_failures_total", addr);
     assert_eq!(failures(), 1, "one for all ten");
-    assert_eq!(
-        both.map(|addr| of_upstream(&front, "healthy", addr)),
-        [0, 1]
-    );
+    assert_eq!(both.map(|addr| figure(&front, "healthy", addr)), [0, 1]);
     let back = Upstream::on(socket(addr).listen(64).unwrap(), serve);
-    until("the probe", || of_upstream(&front, "healthy", addr) == 1).await;
+    until("the probe", || figure(&front, "healthy", addr) == 1).await;
     ask(10).await;
     assert_eq!((back.seen().len(), failures()), (5, 1));
     let rows = front.rows().await;
@@ -219,6 +207,16 @@ async fn a_server_that_goes_away_costs_only_what_it_had_and_comes_back() {
     assert_says(&twice[0]["failed_attempts"], &refused);
     once.iter()
         .for_each(|row| assert_row(row, "attempts=1, failed_attempts="));
+    for server in [&back, &staying] {
+        let whole = server
+            .seen()
+            .into_iter()
+            .filter(|seen| seen.body.len() == 100_000);
+        for id in whole.map(|seen| seen.header("x-request-id").unwrap()) {
+            let row = rows.iter().find(|row| row["req_id"] == id).unwrap();
+            assert_eq!(row["host"], server.addr.to_string());
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! The live page and what it reads: the same figures as the records, of a bounded number of requests, and no prompt.
+//! The live page and what it reads: of a bounded number of requests, and no prompt. That its figures are those of the records, `metrics.rs` shows.
 
 use queuescope::request::ServerRole;
 

@@ -339,6 +339,28 @@ async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_nothing_does_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_serves_connections_that_still_wait_to_be_accepted() {
+    let upstream = server().await;
+    let mut process = Process::start(upstream.addr, &[]);
+    assert_eq!(process.ready().await, 200);
+    process.signal(Signal::SIGSTOP);
+    let mut clients = Vec::new();
+    for _ in 0..20 {
+        let mut client = Client::connect(process.front).await;
+        client.post("/generate", "", b"{}").await;
+        clients.push(client);
+    }
+    process.signal(Signal::SIGTERM);
+    process.signal(Signal::SIGCONT);
+    for client in &mut clients {
+        let response = client.response().await;
+        assert_eq!((response.status(), response.whole), (200, true));
+    }
+    assert!(process.exit().await.success());
+    assert_eq!(rows(&process.records()).len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_successor_becomes_the_main_process() {
     let upstream = server().await;
     let folder = tempfile::tempdir().unwrap();

@@ -34,11 +34,15 @@ impl Certificate {
         self.folder.path().join("key.pem")
     }
 
+    /// The keys of a front with it.
+    pub fn keys(&self) -> String {
+        let (cert, key) = (self.cert(), self.key());
+        format!("tls_cert = {cert:?}\ntls_key = {key:?}\n")
+    }
+
     /// A front with it before a server, and with these keys.
     pub async fn front(&self, server: SocketAddr, keys: &str) -> Front {
-        let (cert, key) = (self.cert(), self.key());
-        let keys = format!("tls_cert = {cert:?}\ntls_key = {key:?}\n{keys}");
-        Front::keyed(&[server], &keys).await
+        Front::keyed(&[server], &(self.keys() + keys)).await
     }
 
     pub fn put(&self, config: &mut Config) {
