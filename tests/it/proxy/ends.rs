@@ -27,8 +27,8 @@ fn assert_ended(row: &Row, outcome: &str, ended_in: &str, error: &str) {
     }
 }
 
-/// What stands in front of the server (a router, a hop of ours alone, or nothing), what the server does, what the client does then (`stops`: within its body), and how it ended:
-/// outcome, place, status and a piece of the error.
+/// What stands in front of the server (a router, a hop of ours alone, or nothing), what the server does, what the client does then (`stops`:
+/// leaves within its body), and how it ended: outcome, place, status and a piece of the error.
 const ENDINGS: &str = "\
 router | silence        | stops  | client_abort  | to proxy      |     | client
 hop    | silence        | leaves | client_abort  | server        |     | client
