@@ -9,7 +9,9 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 
 use super::restart::stream;
+use super::tls::{Certificate, connect};
 use super::*;
+use crate::support::generator::flags;
 use crate::support::process::run;
 
 /// All lines that a process still says, to its end.
@@ -215,7 +217,7 @@ async fn stray_signals_end_no_process_and_every_process_may_have_many_files() {
 fn said(config: &str, line: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("c.toml"), config).unwrap();
-    let mut command = queuescope(&line.split_whitespace().collect::<Vec<_>>());
+    let mut command = queuescope(&flags(line));
     command.current_dir(folder.path()).env_remove("COLUMNS");
     let done = run(command);
     let said = done.out + &done.err;
@@ -240,12 +242,8 @@ fn golden(file: &str) {
 }
 
 #[test]
-fn configs_right_and_wrong_are_told_as_ever() {
+fn configs_right_and_wrong_helps_and_plans_are_told_as_ever() {
     golden("tests/data/config/check.txt");
-}
-
-#[test]
-fn helps_and_plans_are_as_ever() {
     golden("tests/data/config/help.txt");
 }
 
@@ -257,28 +255,15 @@ fn completions_and_man_pages_come_of_the_same_definitions() {
         assert_says(&said, "upstream-idle-timeout-s");
     }
     let folder = tempfile::tempdir().unwrap();
-    let done = run(queuescope(&["man", folder.path().to_str().unwrap()]));
-    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
-    let page = std::fs::read_to_string(folder.path().join("queuescope-proxy.1")).unwrap();
-    assert_says(&page, "Where clients connect");
     let new = folder.path().join("new/man1");
     let done = run(queuescope(&["man", new.to_str().unwrap()]));
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
-    assert!(new.join("queuescope-proxy.1").is_file());
+    let page = std::fs::read_to_string(new.join("queuescope-proxy.1")).unwrap();
+    assert_says(&page, "Where clients connect");
     let absent = run(queuescope(&["man", "/dev/null/man1"]));
     let why = "error: DIR /dev/null/man1: cannot be written: Not a directory (os error 20); name a folder that can be made or \
                written\n";
     assert_eq!((absent.code, absent.err.as_str()), (Some(1), why));
-}
-
-/// Runs `queuescope proxy`, and gives its exit code and what it says but for news.
-fn proxy_says(args: &[&str]) -> (i32, String) {
-    let command = queuescope(&[&["proxy"], args].concat());
-    let Done { code, out, err } = run(command);
-    assert!(out.is_empty());
-    let is_news = |line: &&str| line.starts_with('[') && line.contains(" INFO ");
-    let lines: Vec<&str> = err.lines().filter(|line| !is_news(line)).collect();
-    (code.unwrap(), lines.join("\n"))
 }
 
 /// What stops a start names the place, the value and what would be right.
@@ -286,26 +271,27 @@ fn proxy_says(args: &[&str]) -> (i32, String) {
 fn what_only_a_start_can_find_is_told_in_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
-    let (up, free, nowhere) = ("127.0.0.1:1", "127.0.0.1:0", "no-such-host.invalid:1");
-    let worker = format!("w0={addr}={up}");
-    let start = |upstream: &str, listen: &str, admin: &str, more: &[&str]| {
-        let args = ["--upstream", upstream, "--listen", listen, "--admin", admin];
-        proxy_says(&[&args, more].concat())
-    };
-    for ((code, said), pieces) in [
-        (start(up, &addr, free, &[]), ["listen", &addr, "in use"]),
-        (start(up, free, &addr, &[]), ["admin", &addr, "in use"]),
+    let right = "proxy --upstream 127.0.0.1:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0";
+    let on_taken =
+        |flag: &str| right.replace(&format!("{flag} 127.0.0.1:0"), &format!("{flag} {addr}"));
+    for (line, pieces) in [
+        (on_taken("--listen"), ["listen", &addr, "in use"]),
+        (on_taken("--admin"), ["admin", &addr, "in use"]),
         (
-            start(up, free, free, &["--worker", &worker]),
+            format!("{right} --worker w0={addr}=127.0.0.1:1"),
             ["worker w0", &addr, "in use"],
         ),
-        (start(nowhere, free, free, &[]), ["upstream", nowhere, ""]),
+        (
+            right.replace("127.0.0.1:1", "no-such-host.invalid:1"),
+            ["upstream", "no-such-host.invalid:1", ""],
+        ),
     ] {
-        assert_eq!((code, said.trim_end().lines().count()), (1, 1), "{said}");
-        assert!(!said.contains("panicked") && !said.contains("backtrace"));
-        for piece in pieces {
-            assert_says(&said, piece);
-        }
+        let done = run(queuescope(&flags(&line)));
+        assert_eq!((done.code, &*done.out), (Some(1), ""), "{}", done.err);
+        let is_news = |line: &&str| line.starts_with('[') && line.contains(" INFO ");
+        let said: Vec<&str> = done.err.lines().filter(|line| !is_news(line)).collect();
+        assert!(said.len() == 1 && !said[0].contains("panicked"), "{said:?}");
+        pieces.iter().for_each(|piece| assert_says(said[0], piece));
     }
 }
 
@@ -368,14 +354,18 @@ async fn a_second_signal_and_the_drain_timeout_end_what_does_not_end_with_all_re
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_head_does_not_hold_up_the_end() {
-    let (_upstream, front) = answering("drain_timeout_s = 3600.0").await;
-    let mut first = front.sent("POST /generate HTTP/1.1\r\nhost: h\r\n").await;
-    let mut later = front.client().await;
+async fn half_a_head_or_handshake_does_not_hold_up_the_end() {
+    let (upstream, certificate) = (Upstream::ok().await, Certificate::new());
+    let keys = "drain_timeout_s = 3600.0\nclient_head_timeout_s = 3600.0";
+    let front = certificate.front(upstream.addr, keys).await;
+    let mut silent = front.client().await;
+    let mut first = connect(front.addr(), &certificate.der).await;
+    first.send("POST /generate HTTP/1.1\r\nhost: h\r\n").await;
+    let mut later = connect(front.addr(), &certificate.der).await;
     assert_eq!(later.ask("/generate", "", b"{}").await.status(), 200);
     later.send("POST /gen").await;
     let drain = tokio::time::timeout(PATIENCE, front.proxy.drain());
     drain.await.expect("it ends long before drain_timeout_s");
-    assert!(first.is_closed().await && later.is_closed().await);
+    assert!(first.is_closed().await && later.is_closed().await && silent.is_closed().await);
     assert_eq!(front.rows().await.len(), 1);
 }
