@@ -21,7 +21,7 @@ pub mod sections;
 use args::Args;
 use check::Credentials;
 use proxy::{Config, Worker};
-use sections::{FileSection, SECTIONS, header, is_secret, shown};
+use sections::{FileSection, SECTIONS, header, is_secret, line_of, shown, syntax_error};
 
 /// A config as far as it could be read, and the problems.
 #[derive(Debug, Default)]
@@ -95,21 +95,16 @@ impl<'i> Reading<'i> {
     /// The first line that is not TOML, its key, and why. Nothing else of it is shown, as it may contain a secret.
     fn new(text: &'i str) -> Result<Reading<'i>, (usize, String)> {
         let (document, errors) = DeTable::parse_recoverable(text);
-        let line = |error: &toml::de::Error| line_of(text, error.span().map_or(0, |at| at.start));
-        if let Some(error) = errors.iter().min_by_key(|error| line(error)) {
-            let key = text.lines().nth(line(error) - 1);
-            let key = key
-                .and_then(|line| line.split_once('='))
-                .map(|(key, _)| key.trim());
-            let is_known = |key: &&str| SECTIONS.iter().any(|section| section.key(key).is_some());
+        let is_known = |key: &str| SECTIONS.iter().any(|section| section.key(key).is_some());
+        let places = errors
+            .iter()
+            .map(|error| syntax_error(text, error, is_known));
+        if let Some((line, key, why)) = places.min_by_key(|(line, ..)| *line) {
             let problem = format!(
-                "{}is no TOML: {}; write each key once and as KEY = VALUE, as in threads = 2, text in quotes, commas between the values \
-                 of a list, and [proxy] or [[worker]] above the keys of a section",
-                key.filter(is_known)
-                    .map_or_else(String::new, |key| format!("{key}: ")),
-                error.message()
+                "{key}is no TOML: {why}; write each key once and as KEY = VALUE, as in threads = 2, text in quotes, commas between the values \
+                 of a list, and [proxy] or [[worker]] above the keys of a section"
             );
-            return Err((line(error), problem));
+            return Err((line, problem));
         }
         let mut reading = Reading {
             text,
@@ -324,11 +319,6 @@ fn shown_flag(flag: &str, text: &str) -> String {
         true => format!("--{flag}"),
         false => format!("--{flag} {text}"),
     }
-}
-
-/// Returns the line, from 1, of an offset in a text.
-fn line_of(text: &str, at: usize) -> usize {
-    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
 /// Returns the table or tables of a section, with their offsets.

@@ -15,7 +15,7 @@ use crate::clock::{Clock, NANOS, Stamp};
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
 use crate::offset::OffsetTable;
-use crate::request::{MissingReason, Outcome, Roles, Row, TimingSource};
+use crate::request::{EngineReport, MissingReason, Outcome, Roles, Row, TimingSource};
 use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::settings::{ExportSettings, Protocol};
 use crate::telemetry::prometheus::{Dropped, JoinOutcome};
@@ -121,8 +121,6 @@ struct Joiner {
     table: JoinTable,
     /// The servers' request logs, if they are read.
     logs: Option<LogReader>,
-    /// When the logs are to be read again.
-    next_read: Stamp,
     /// After [`Message::Last`]: when the thread ends even if requests still wait.
     end: Option<Stamp>,
 }
@@ -133,8 +131,6 @@ const MAX_QUEUED_SPANS: usize = 262_144;
 const MAX_BATCH: usize = 16_384;
 /// The pause between two batches: each looks for the reports of all that wait.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How often the folder of the logs is listed and they are read. It may hold a year of hourly files.
-const LOG_PERIOD_NANOS: i64 = NANOS / 4;
 /// How long the last requests may wait at the end of the process.
 const LAST_WAIT_NANOS: i64 = 2 * NANOS;
 
@@ -176,7 +172,6 @@ impl Engine {
             clock: clock.clone(),
             table: JoinTable::new(capacity),
             logs,
-            next_read: Stamp::EPOCH,
             end: None,
         };
         let metrics = &output.telemetry.metrics;
@@ -281,8 +276,9 @@ impl Joiner {
         {
             self.receive();
             let now = self.clock.now();
-            if now >= self.next_read {
-                self.read_logs(now);
+            if let Some(logs) = &mut self.logs {
+                let lines = logs.poll(now);
+                self.add_log_lines(lines, now);
             }
             self.record_ready(now);
             for source in self.table.forget(now) {
@@ -295,15 +291,14 @@ impl Joiner {
         while let Ok((message, _)) = self.inbox.try_recv() {
             self.handle(message, self.clock.now());
         }
-        let mut is_stale = self.logs.as_ref().is_some_and(|logs| logs.is_reading);
+        let readings = self.logs.take().map(LogReader::last_readings);
         // Limited, as a log may grow as fast as it is read, or its disk not answer.
         let until = self.clock.now().plus_nanos(LAST_WAIT_NANOS);
-        loop {
-            // A reading that had begun before does not count as the last one.
-            let goes_on = self.read_logs(self.clock.now()) || std::mem::take(&mut is_stale);
-            if !goes_on || self.clock.now() >= until {
-                break;
-            }
+        while let Some(readings) = &readings
+            && let Ok(nanos) = u64::try_from(until.nanos_since(self.clock.now()))
+            && let Ok(lines) = readings.recv_timeout(Duration::from_nanos(nanos))
+        {
+            self.add_log_lines(lines, self.clock.now());
         }
         self.record_ready(Stamp::MAX);
     }
@@ -331,8 +326,11 @@ impl Joiner {
             }
             Message::Last => self.end = Some(now.plus_nanos(LAST_WAIT_NANOS)),
             Message::Spans(spans) => {
-                let roots = spans.iter().filter_map(EngineSpan::root_of_pair);
-                roots.for_each(|(above, role)| self.output.roles.lock().resolve_role(above, role));
+                // Those of a request that two servers serve.
+                let root = |span: &EngineSpan| Some((span.parent, span.root()?.role?));
+                for (above, role) in spans.iter().filter_map(root) {
+                    self.output.roles.lock().resolve_role(above, role);
+                }
                 let late = spans.into_iter().map(|span| self.table.add_span(span, now));
                 let late = late.filter(|is_late| *is_late).count();
                 self.output
@@ -341,22 +339,12 @@ impl Joiner {
         }
     }
 
-    /// Returns whether lines were left unread, or the disk did not answer.
-    fn read_logs(&mut self, now: Stamp) -> bool {
-        let Some(logs) = &mut self.logs else {
-            return false;
-        };
-        let (lines, is_behind) = logs.poll();
-        self.next_read = match is_behind {
-            true => now,
-            false => now.plus_nanos(LOG_PERIOD_NANOS),
-        };
+    fn add_log_lines(&mut self, lines: Vec<EngineReport>, now: Stamp) {
         let lines = lines.into_iter();
         let late = lines.map(|line| self.table.add_log_line(line, now));
         let late = late.filter(|is_late| *is_late).count();
         self.output
             .count(TimingSource::Log, JoinOutcome::Late, late);
-        is_behind
     }
 
     fn record_ready(&mut self, now: Stamp) {

@@ -2,47 +2,46 @@
 //! and what one does to a response's bytes.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU64;
+use std::fmt::Display;
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::keys::values::{self, Whole};
 use crate::names::names;
 use crate::telemetry::prometheus::Metrics;
-use crate::units;
 
 #[cfg(test)]
 mod tests;
 
-/// A fault as it is set, also in JSON. Parsing checks which fields a kind takes.
+/// A fault as it is set, also in JSON. Which fields a kind takes is checked by [`Fault::read`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Given")]
+#[serde(deny_unknown_fields)]
 pub struct Fault {
     /// What it does.
     pub kind: Kind,
     /// The most injections; `None` for any number.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub count: Option<NonZeroU64>,
-    /// Milliseconds: the delay of each piece of a slow response, or how long a request is stalled; `None` there: until the fault is
-    /// removed.
+    pub count: Option<Whole<1, { u64::MAX }>>,
+    /// The delay of each piece of a slow response, or how long a request is stalled; `None` there: until the fault is removed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ms: Option<u32>,
+    pub ms: Option<Milliseconds>,
     /// After how many bytes of the body it is cut.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub after_bytes: Option<u64>,
+    pub after_bytes: Option<Bytes>,
 }
 
-/// The fields of a fault as they are given: numbers may be texts with a unit.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Given {
-    kind: Value,
-    count: Option<Value>,
-    ms: Option<Value>,
-    after_bytes: Option<Value>,
-}
+/// Milliseconds; parsed, they may be a text with another unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Milliseconds(
+    #[serde(deserialize_with = "values::milliseconds")] pub Whole<0, { u32::MAX as u64 }>,
+);
+
+/// Bytes; parsed, they may be a text with another unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bytes(#[serde(deserialize_with = "values::bytes")] pub Whole<0, { u64::MAX }>);
 
 names! {
     /// What a fault does to a request, or for [`Kind::Refuse`] to a connection.
@@ -98,27 +97,23 @@ impl Fault {
     /// # Errors
     /// The field, what is wrong with it, and a hint.
     pub fn parse(json: &[u8]) -> Result<Fault, String> {
-        serde_json::from_slice(json).map_err(|problem| {
-            format!("{problem}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}")
-        })
+        let mut json = serde_json::Deserializer::from_slice(json);
+        let fault = Fault::read(&mut json);
+        let end = json.end().map_err(|problem| problem.to_string());
+        fault
+            .and_then(|fault| end.map(|()| fault))
+            .map_err(|problem| {
+                format!("{problem}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}")
+            })
     }
-}
 
-impl TryFrom<Given> for Fault {
-    type Error = String;
-
-    fn try_from(given: Given) -> Result<Fault, String> {
-        let kinds = Kind::ALL.map(Kind::name).join(", ");
-        let kind = given.kind.as_str().and_then(Kind::named);
-        let milliseconds = |text: &str| Some(units::seconds(text)? / units::MS);
-        let of_ms = format!("or a text such as \"250ms\", from 0 to {}", u32::MAX);
-        let of_bytes = "or a text such as \"64KiB\", 0 or more";
-        let fault = Fault {
-            kind: kind.ok_or_else(|| format!("kind = {}: must be one of {kinds}", given.kind))?,
-            count: number("count", given.count, |_| None, "1 or more")?,
-            ms: number("ms", given.ms, milliseconds, &of_ms)?,
-            after_bytes: number("after_bytes", given.after_bytes, units::bytes, of_bytes)?,
-        };
+    /// Reads a fault, and checks that its kind takes the fields that it has.
+    ///
+    /// # Errors
+    /// The field, and what is wrong with it.
+    pub fn read<'de>(from: impl Deserializer<'de, Error: Display>) -> Result<Fault, String> {
+        let fault: Result<Fault, _> = serde_path_to_error::deserialize(from);
+        let fault = fault.map_err(|problem| problem.to_string())?;
         let (has_ms, has_after) = (fault.ms.is_some(), fault.after_bytes.is_some());
         let (is_valid, takes) = match fault.kind {
             Kind::Refuse | Kind::Reset => (!has_ms && !has_after, "no field of its own"),
@@ -130,22 +125,6 @@ impl TryFrom<Given> for Fault {
         let error = || format!("kind = \"{name}\": takes {takes}; all kinds take count");
         is_valid.then_some(fault).ok_or_else(error)
     }
-}
-
-/// Reads a whole number, or a text that is one `in_unit`.
-fn number<T: TryFrom<u64>>(
-    field: &str,
-    given: Option<Value>,
-    in_unit: fn(&str) -> Option<f64>,
-    expected: &str,
-) -> Result<Option<T>, String> {
-    let Some(given) = given else { return Ok(None) };
-    let text = given.as_str().filter(|text| text.parse::<f64>().is_err());
-    let with_unit = text.and_then(in_unit);
-    let with_unit = with_unit.filter(|number| *number >= 0.0 && number.fract() == 0.0);
-    let number = given.as_u64().or(with_unit.map(|number| number as u64));
-    let number = number.and_then(|number| number.try_into().ok()).map(Some);
-    number.ok_or_else(|| format!("{field} = {given}: must be a whole number, {expected}"))
 }
 
 /// Serializes the number of requests that the fault stalls, slows or is to cut.
@@ -198,7 +177,7 @@ impl Faults {
         let mut workers = self.workers.lock();
         let active = workers.get_mut(worker)?.as_mut();
         let active = active.filter(|one| generates || one.fault.kind == Kind::Refuse)?;
-        if active.injected >= active.fault.count.map_or(u64::MAX, NonZeroU64::get) {
+        if active.injected >= active.fault.count.map_or(u64::MAX, Whole::get) {
             return None;
         }
         active.injected += 1;
@@ -225,7 +204,7 @@ impl Injected {
             return;
         }
         if let Some(after) = self.fault.after_bytes {
-            let left = after.saturating_sub(self.bytes);
+            let left = after.0.get().saturating_sub(self.bytes);
             self.is_cut = left <= piece.len() as u64;
             piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         }

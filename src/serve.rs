@@ -243,22 +243,3 @@ impl End {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_reload_signal_during_a_reload_is_not_lost() {
-        let mut signals = Signals::new().unwrap();
-        let mut witness = signal(SignalKind::hangup()).unwrap();
-        nix::sys::signal::raise(nix::sys::signal::Signal::SIGHUP).unwrap();
-        // As `serve` does while it reloads.
-        tokio::select! {
-            biased;
-            () = signals.end.recv() => panic!("no signal to end came"),
-            _ = witness.recv() => {}
-        }
-        assert_eq!(signals.hup.recv().await, Some(()));
-    }
-}

@@ -161,11 +161,8 @@ pub async fn run_with_progress(
     };
     let delays = delays.lock().clone();
     drop(listening);
-    let stopped = run.stopped;
     facts.ended = run.ended;
-    let mut finished = conclude(run, recorder, dir, facts, delays).await?;
-    finished.failure = finished.judge(stopped.then(|| stop.signal()), args.max_failed);
-    Ok(finished)
+    conclude(run, recorder, dir, facts, delays).await
 }
 
 /// Makes the plan of a run, which may take long: downloads the data set where necessary, and reads it.
@@ -250,7 +247,7 @@ fn finish(
     let evidence = Evidence {
         scheduled,
         // Requests that were due and waited for a slot until the stop have rows, but were not sent either.
-        unsent: u64::from(run.stopped) * (not_due + run.lag.unsent),
+        unsent: u64::from(run.stopped.is_some()) * (not_due + run.lag.unsent),
         given_up: run.lag.given_up,
         due: summary.whole.requests,
         failed: summary.whole.failed(),
@@ -260,7 +257,7 @@ fn finish(
     let verdict = judge(&evidence);
     let warnings = [
         run.lag.warning(),
-        run.stopped.then(|| STOPPED.to_owned()),
+        run.stopped.map(|_| STOPPED.to_owned()),
         summary.window.as_ref().and_then(Window::warning),
         args.tls.insecure.then(|| INSECURE_WARNING.to_owned()),
         spans.and_then(Spans::finish),
@@ -274,9 +271,12 @@ fn finish(
     let rows = rows.file_name().unwrap_or_default().display().to_string();
     let written = written.map_err(|error| format!("{error}; see {rows} for the rows"));
     let summarized = write_summary(&dir, &json).map_err(|error| error.message);
+    let problem = summary.failure().or(written.and(summarized).err());
+    let counts = (summary.whole.failed(), summary.whole.requests);
+    let (signal, grade) = (run.stopped, verdict.grade);
     Ok(FinishedRun {
-        problem: summary.failure().or(written.and(summarized).err()),
-        failure: None,
+        failure: failure_of(signal, grade, counts, args.max_failed, problem.as_ref()),
+        problem,
         summary,
         verdict,
         evidence,
@@ -321,31 +321,33 @@ fn write_summary(dir: &Path, summary: &Value) -> Result<(), Error> {
     Ok(())
 }
 
-impl FinishedRun {
-    /// Judges by the signal that stopped the run; else by its verdict, and by the number of failed requests. What says already
-    /// that no request succeeded, or that files could not be written, stays the message.
-    fn judge(&self, signal: Option<u8>, max_failed: Option<f64>) -> Option<Error> {
-        let (failed, all) = (self.summary.whole.failed(), self.summary.whole.requests);
-        let allowed = max_failed.unwrap_or(HALF);
-        let has_failed_too_often = failed as f64 > allowed * all as f64;
-        let is_invalid = self.verdict.grade == Grade::Invalid;
-        let known = self.problem.as_ref();
-        let (code, message) = if let Some(signal) = signal {
-            (SIGNALLED + signal, STOPPED.to_owned())
-        } else if is_invalid && known.is_none() {
-            let message = "the run is INVALID: its figures are not the server's";
-            (INVALID, message.to_owned())
-        } else if has_failed_too_often && (max_failed.is_some() || known.is_none()) {
-            let message = format!(
-                "{failed} of {all} requests failed, more than --max-failed {allowed} allows"
-            );
-            (TOO_MANY_FAILED, message)
-        } else {
-            return known.map(Error::failed);
-        };
-        Some(Error::new(code, known.unwrap_or(&message)))
-    }
+/// Why scripts must not take a run for a complete and valid one: by the signal that stopped it, else the grade of its verdict, or how
+/// many of all requests failed. A `problem`, that no request succeeded or that files could not be written, stays the message.
+fn failure_of(
+    signal: Option<u8>,
+    grade: Grade,
+    (failed, all): (u64, u64),
+    max_failed: Option<f64>,
+    problem: Option<&String>,
+) -> Option<Error> {
+    let allowed = max_failed.unwrap_or(HALF);
+    let has_failed_too_often = failed as f64 > allowed * all as f64;
+    let (code, message) = if let Some(signal) = signal {
+        (SIGNALLED + signal, STOPPED.to_owned())
+    } else if grade == Grade::Invalid && problem.is_none() {
+        let message = "the run is INVALID: its figures are not the server's";
+        (INVALID, message.to_owned())
+    } else if has_failed_too_often && (max_failed.is_some() || problem.is_none()) {
+        let message =
+            format!("{failed} of {all} requests failed, more than --max-failed {allowed} allows");
+        (TOO_MANY_FAILED, message)
+    } else {
+        return problem.map(Error::failed);
+    };
+    Some(Error::new(code, problem.unwrap_or(&message)))
+}
 
+impl FinishedRun {
     /// Renders the result for the terminal.
     pub fn to_text(&self) -> String {
         let mut text = self.verdict.marked(&self.summary.to_text());

@@ -179,7 +179,8 @@ pub fn size(unit: f64, low: f64, high: f64) -> impl Fn(&str) -> Result<f64, Stri
     move |text| within(in_unit(text, bytes, unit), low, high, "number", hint)
 }
 
-fn in_unit(text: &str, parse: fn(&str) -> Option<f64>, unit: f64) -> Option<f64> {
+/// Parses a number in a unit, or by `parse` one with a unit of its own, of which `unit` is the length.
+pub fn in_unit(text: &str, parse: fn(&str) -> Option<f64>, unit: f64) -> Option<f64> {
     text.parse().ok().or_else(|| Some(parse(text)? / unit))
 }
 

@@ -14,7 +14,8 @@ use pingora::protocols::http::{HttpTask, ServerSession};
 
 use crate::clock::Stamp;
 
-use super::socket::Socket;
+use super::limits::CLOSE_TIMEOUT;
+use super::socket::{MAX_UNSENT_BYTES, Socket};
 
 /// A request whose head was read, and the connection or stream that its response is written to.
 pub struct Exchange {
@@ -49,13 +50,6 @@ pub enum NotWritten {
     /// The client did not take all of it in time.
     Stalled,
 }
-
-/// The most bytes of a response to HTTP/2 that are buffered for the client.
-pub(super) const MAX_UNSENT_BYTES: usize = 32 * 1024;
-/// How long the client may take what was written of a response that breaks off.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the rest of a request body is read after the response.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Exchange {
     /// Creates the exchange of a stream of HTTP/2 or, with its socket, of a connection.
@@ -150,7 +144,7 @@ impl Exchange {
             return;
         }
         let rest = self.session.drain_request_body();
-        let rest = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
+        let rest = tokio::time::timeout(CLOSE_TIMEOUT, rest).await;
         if !matches!(rest, Ok(Ok(()))) {
             self.session.set_keepalive(None);
         }
@@ -179,7 +173,7 @@ impl Exchange {
                 && let Some(Ok(_)) = poll_fn(|cx| writer.poll_capacity(cx)).await
             {}
         };
-        let _ = tokio::time::timeout(FLUSH_TIMEOUT, flushed).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, flushed).await;
     }
 }
 

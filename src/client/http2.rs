@@ -10,9 +10,9 @@ use pingora::protocols::http::v2::server::{H2Accept, HttpSession, default_h2_opt
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::exchange::MAX_UNSENT_BYTES;
-use super::limits::{Limits, Refusal};
+use super::limits::{CLOSE_TIMEOUT, Limits, Refusal};
 use super::listener::Phase;
+use super::socket::MAX_UNSENT_BYTES;
 
 /// A client's connection.
 pub type Connection = h2::server::Connection<Stream, Bytes>;
@@ -22,8 +22,6 @@ const MAX_STREAMS: u32 = 1000;
 /// The most bytes of request bodies that are buffered: of a stream, and of all streams of a connection.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-/// How long an idle client has to close once the proxy closes.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Performs the handshake of HTTP/2.
 ///

@@ -76,8 +76,8 @@ pub enum Refusal {
 
 /// `Retry-After` of a 503, in seconds.
 const RETRY_AFTER_S: usize = 1;
-/// How long a client has to read the response and close.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a client has to read the last response, or what there is of it, and to close.
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Limits {
     /// Returns the limits for a client that may be slow and large, as a router behind a front of ours. The head's timeout stays: a

@@ -22,8 +22,8 @@ pub struct Socket {
     prefix: Bytes,
 }
 
-/// The most unsent bytes in a socket.
-const MAX_UNSENT_BYTES: u32 = 32_768;
+/// The most unsent bytes of a response: in a socket, and of HTTP/2 before it.
+pub(super) const MAX_UNSENT_BYTES: usize = 32 * 1024;
 
 impl Socket {
     /// Sets up the socket of a client that was just accepted.
@@ -155,7 +155,7 @@ impl UniqueID for Socket {
 /// By default a kernel takes megabytes and reports room only once a third of them was sent: who reads steadily would look stalled.
 pub fn limit_unsent(socket: &impl AsFd) {
     // If this fails, stalls are only seen late.
-    let _ = SockRef::from(socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
+    let _ = SockRef::from(socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES as u32);
 }
 
 /// What else Pingora asks of a stream: how it is shut down, and what only its own proxy has a use for.

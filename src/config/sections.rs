@@ -192,6 +192,28 @@ pub(super) fn shown(key: &str, value: &str) -> String {
     format!("{key} = {shown}{rest}")
 }
 
+/// Returns the line, from 1, of an offset in a text.
+pub(super) fn line_of(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+}
+
+/// Returns the line of a text that is no TOML; its key and a colon, if the key `is_known`; and why. Nothing else of it is shown, as it may
+/// contain a secret.
+pub fn syntax_error<'e>(
+    text: &str,
+    error: &'e toml::de::Error,
+    is_known: impl Fn(&str) -> bool,
+) -> (usize, String, &'e str) {
+    let line = line_of(text, error.span().map_or(0, |at| at.start));
+    let key = text
+        .lines()
+        .nth(line - 1)
+        .and_then(|line| line.split_once('='));
+    let key = key.map(|(key, _)| key.trim()).filter(|key| is_known(key));
+    let key = key.map_or_else(String::new, |key| format!("{key}: "));
+    (line, key, error.message().trim())
+}
+
 /// Finds the word that was probably meant.
 pub fn nearest<'a>(word: &str, all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, known) = all

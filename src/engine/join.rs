@@ -90,8 +90,8 @@ enum MatchStrength {
     Alone,
 }
 
-/// Items of the store for each waiting request: its spans and what they are found by.
-const ITEMS_PER_REQUEST: usize = 8;
+/// Spans in the store for each waiting request.
+const SPANS_PER_REQUEST: usize = 8;
 /// Released rows that are remembered.
 const MAX_RELEASED: usize = 4096;
 
@@ -102,7 +102,7 @@ impl JoinTable {
             capacity,
             last_number: 0,
             waiting: BTreeMap::new(),
-            store: ReportStore::new(capacity.saturating_mul(ITEMS_PER_REQUEST)),
+            store: ReportStore::new(capacity.saturating_mul(SPANS_PER_REQUEST)),
             released: BoundedMultimap::new(MAX_RELEASED),
             has_news: false,
         }

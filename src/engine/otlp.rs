@@ -127,11 +127,6 @@ impl EngineSpan {
         }
     }
 
-    /// Returns the parent span and the server's role if this is the root span of a request that two servers serve.
-    pub fn root_of_pair(&self) -> Option<(u64, ServerRole)> {
-        self.root().and_then(|root| Some((self.parent, root.role?)))
-    }
-
     /// Returns what the span reports if it is a request's root.
     pub fn root(&self) -> Option<&EngineReport> {
         match &self.kind {

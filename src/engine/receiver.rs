@@ -46,6 +46,7 @@ pub struct Receiver {
 
 /// Reads messages and passes their spans on.
 struct Reader {
+    limits: Limits,
     sink: Sink,
     forward: Option<Arc<Forward>>,
     metrics: Metrics,
@@ -135,6 +136,7 @@ impl Receiver {
             TcpListener::from_std(listener)?
         };
         let reader = Reader {
+            limits,
             sink,
             forward: forward.map(Arc::new),
             metrics,
@@ -143,7 +145,7 @@ impl Receiver {
         };
         let (stop, stopped) = oneshot::channel();
         let run = move || {
-            runtime.block_on(serve(listener, reader, limits, stopped));
+            runtime.block_on(serve(listener, reader, stopped));
             // Does not wait for a name lookup that still runs.
             runtime.shutdown_background();
         };
@@ -155,12 +157,7 @@ impl Receiver {
 }
 
 /// Serves until stopped. Then closes the connections and forwards the waiting messages, each within a time limit.
-async fn serve(
-    listener: TcpListener,
-    reader: Reader,
-    limits: Limits,
-    mut stopped: oneshot::Receiver<()>,
-) {
+async fn serve(listener: TcpListener, reader: Reader, mut stopped: oneshot::Receiver<()>) {
     let reader = Arc::new(reader);
     let mut connections = JoinSet::new();
     let ending = CancellationToken::new();
@@ -170,12 +167,12 @@ async fn serve(
             accepted = accept(&listener, &mut connections, "engine traces: ") => accepted,
             _ = &mut stopped => break,
         };
-        if connections.len() < limits.connections {
-            connections.spawn(connection(stream, reader.clone(), limits, ending.clone()));
+        let max = reader.limits.connections;
+        if connections.len() < max {
+            connections.spawn(connection(stream, reader.clone(), ending.clone()));
             continue;
         }
         reader.metrics.trace_connections_refused.with(&[]).inc();
-        let max = limits.connections;
         full_logged.call_once(|| {
             log::warn!("engine traces: {max} connections are open; further ones are closed. Logged once; metrics count");
         });
@@ -192,12 +189,8 @@ async fn serve(
 }
 
 /// Serves a connection until it ends, sends no first request in time, or the receiver ends.
-async fn connection(
-    stream: TcpStream,
-    reader: Arc<Reader>,
-    limits: Limits,
-    ending: CancellationToken,
-) {
+async fn connection(stream: TcpStream, reader: Arc<Reader>, ending: CancellationToken) {
+    let timeout = reader.limits.head;
     let requested = Arc::new(Notify::new());
     let first = requested.clone();
     let service = service_fn(move |request| {
@@ -209,7 +202,7 @@ async fn connection(
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.head);
+        .header_read_timeout(timeout);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -219,7 +212,7 @@ async fn connection(
     // If this fails, responses are only slower.
     drop(stream.set_nodelay(true));
     let silence = async {
-        let first = tokio::time::timeout(limits.head, requested.notified());
+        let first = tokio::time::timeout(timeout, requested.notified());
         if first.await.is_ok() {
             std::future::pending::<()>().await;
         }

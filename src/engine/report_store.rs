@@ -15,7 +15,9 @@ use super::otlp::{EngineSpan, Scheduler, SpanKind, Stage};
 /// The unclaimed spans and log lines.
 #[derive(Debug)]
 pub struct ReportStore {
-    items: BoundedMultimap<Key, Item>,
+    spans_by_trace: BoundedMultimap<u128, EngineSpan>,
+    /// The traces that hold a root or router's span with this key.
+    traces_by_key: BoundedMultimap<Key, u128>,
 }
 
 /// A report that may belong to a row: what was reported of one request so far.
@@ -31,22 +33,13 @@ pub struct Candidate {
     pub report: EngineReport,
 }
 
-/// What an item is found by.
+/// What a request is found by in any trace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    Trace(u128),
     /// The engine's id, or the `x-request-id` in a router's span.
     Id(Box<str>),
     /// The number by which the two servers of a pair know a request.
     Room(u64),
-}
-
-#[derive(Debug)]
-enum Item {
-    /// A span, under its trace.
-    Span(EngineSpan),
-    /// The trace that holds the root or router's span with this key.
-    InTrace(u128),
 }
 
 /// One scheduler's work on a request, assembled from its spans.
@@ -68,7 +61,7 @@ pub const ENDED_MAX_AGE_NANOS: i64 = 300 * NANOS;
 const RUNNING_MAX_AGE_NANOS: i64 = 1800 * NANOS;
 /// Spans that are held of one trace: about 800 requests at once.
 const MAX_SPANS_OF_TRACE: usize = 4096;
-/// Items with the same engine id, request id or room: a client may reuse its ids, one request after the other.
+/// Traces with the same engine id, request id or room: a client may reuse its ids, one request after the other.
 const MAX_PER_ID: usize = 8;
 /// Schedulers (tensor- and pipeline-parallel ranks) that are read of one request.
 const MAX_RANKS: usize = 256;
@@ -76,10 +69,11 @@ const MAX_RANKS: usize = 256;
 const MAX_REQUESTS_OF_TRACE: usize = 256;
 
 impl ReportStore {
-    /// Creates an empty store; beyond `capacity` items the oldest are evicted.
+    /// Creates an empty store; beyond `capacity` spans, or keys of them, the oldest are evicted.
     pub fn new(capacity: usize) -> ReportStore {
         ReportStore {
-            items: BoundedMultimap::new(capacity),
+            spans_by_trace: BoundedMultimap::new(capacity),
+            traces_by_key: BoundedMultimap::new(capacity),
         }
     }
 
@@ -97,12 +91,10 @@ impl ReportStore {
             _ => [None, None],
         };
         for key in keys.into_iter().flatten() {
-            let item = Item::InTrace(span.trace);
-            self.items.add(key, item, now, MAX_PER_ID);
+            self.traces_by_key.add(key, span.trace, now, MAX_PER_ID);
         }
-        let key = Key::Trace(span.trace);
-        self.items
-            .add(key, Item::Span(span), now, MAX_SPANS_OF_TRACE);
+        self.spans_by_trace
+            .add(span.trace, span, now, MAX_SPANS_OF_TRACE);
     }
 
     /// Returns what spans and log lines report under an engine id. Of a pair, the server that answered counts.
@@ -140,11 +132,7 @@ impl ReportStore {
 
     /// Assembles the requests with a wanted root in the traces under `key`.
     fn requests(&self, key: &Key, is_wanted: impl Fn(&EngineReport) -> bool) -> Vec<Candidate> {
-        let entries = self.items.get(key).iter();
-        let traces = entries.filter_map(|entry| match entry.value {
-            Item::InTrace(trace) => Some(trace),
-            _ => None,
-        });
+        let traces = self.traces_by_key.get(key).iter().map(|entry| entry.value);
         let mut found = Vec::new();
         for trace in traces.collect::<BTreeSet<u128>>() {
             let roots = self
@@ -170,24 +158,24 @@ impl ReportStore {
         }
         let schedulers = self.schedulers(trace, id);
         let schedulers: Vec<u64> = schedulers.map(|(_, span, _)| span.id).collect();
-        let is_claimed = |entry: &Entry<Item>| match &entry.value {
-            Item::Span(span) => {
-                let is_root = span.id == id && span.root().is_some();
-                is_root || span.scheduler_of(id).is_some() || schedulers.contains(&span.parent)
-            }
-            Item::InTrace(of) => *of == trace,
+        let is_claimed = |span: &EngineSpan| {
+            let is_root = span.id == id && span.root().is_some();
+            is_root || span.scheduler_of(id).is_some() || schedulers.contains(&span.parent)
         };
+        self.spans_by_trace
+            .retain(&trace, |entry| !is_claimed(&entry.value));
         let rid = report.rid.as_deref().map(|rid| Key::Id(rid.into()));
-        let (room, trace) = (report.room.map(Key::Room), Some(Key::Trace(trace)));
-        for key in [rid, room, trace].into_iter().flatten() {
-            self.items.retain(&key, |entry| !is_claimed(entry));
+        for key in rid.into_iter().chain(report.room.map(Key::Room)) {
+            self.traces_by_key
+                .retain(&key, |entry| entry.value != trace);
         }
     }
 
-    /// Drops what is too old, and the oldest items if the store is full. Returns the source of each request dropped.
+    /// Drops what is too old, and the oldest spans if the store is full. Returns the source of each request dropped.
     pub fn forget(&mut self, now: Stamp) -> impl Iterator<Item = TimingSource> + use<> {
-        let max_age = |entries: &[Entry<Item>]| {
-            let spans = || entries.iter().filter_map(span_of);
+        self.traces_by_key.evict(now, |_| ENDED_MAX_AGE_NANOS);
+        let max_age = |entries: &[Entry<EngineSpan>]| {
+            let spans = || entries.iter().map(|entry| &entry.value);
             let schedulers = spans().filter(|span| matches!(span.kind, SpanKind::Scheduler(_)));
             let ended: Vec<u64> = schedulers.map(|span| span.id).collect();
             // Stages arrive before their scheduler's span, which is sent at its end. Other requests of the trace, such as the
@@ -198,17 +186,14 @@ impl ReportStore {
                 false => ENDED_MAX_AGE_NANOS,
             }
         };
-        let dropped = self.items.evict(now, max_age).into_iter();
-        dropped.filter_map(|item| match item {
-            Item::Span(span) => span.root().map(|root| root.source),
-            Item::InTrace(_) => None,
-        })
+        let dropped = self.spans_by_trace.evict(now, max_age).into_iter();
+        dropped.filter_map(|span| span.root().map(|root| root.source))
     }
 
     /// The spans of a trace, each with its arrival.
     fn spans(&self, trace: u128) -> impl Iterator<Item = (Stamp, &EngineSpan)> {
-        let entries = self.items.get(&Key::Trace(trace)).iter();
-        entries.filter_map(|entry| Some((entry.arrived, span_of(entry)?)))
+        let entries = self.spans_by_trace.get(&trace).iter();
+        entries.map(|entry| (entry.arrived, &entry.value))
     }
 
     /// The scheduler spans of a request, each with its arrival.
@@ -366,13 +351,6 @@ impl SchedulerWork {
     }
 }
 
-fn span_of(entry: &Entry<Item>) -> Option<&EngineSpan> {
-    match &entry.value {
-        Item::Span(span) => Some(span),
-        _ => None,
-    }
-}
-
 /// Whether the server answers the client: of a pair, the decode server does.
 fn is_answering(root: &EngineReport) -> bool {
     root.role != Some(ServerRole::Prefill)
@@ -389,4 +367,4 @@ impl EngineSpan {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

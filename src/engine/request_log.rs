@@ -12,26 +12,22 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
+use crate::clock::Stamp;
 use crate::request::scan::{Progress, Scanner, Sink};
 use crate::request::{EngineReport, Field, LOG_LINE, MetaInfo, Scalar, TimingSource};
 
-/// Reads a folder in a thread of its own, so that a disk that does not answer holds up nothing else. The thread ends when this is
+/// Follows a folder in a thread of its own, so that a disk that does not answer holds up nothing else. The thread ends when this is
 /// dropped, and is not waited for.
 #[derive(Debug)]
 pub struct LogReader {
     path: PathBuf,
-    /// Has the folder read once more.
-    request: Sender<()>,
-    readings: Receiver<Reading>,
-    /// Whether one has been requested that has not come yet: the next poll may lack what was written since then.
-    pub is_reading: bool,
-    /// How long polls have waited for it.
-    waited: Duration,
+    /// Ends the thread when dropped, after the lines written until then.
+    stop: Sender<()>,
+    /// The reports of new lines, or none, once a period.
+    readings: Receiver<Vec<EngineReport>>,
+    last_reading: Option<Stamp>,
     is_silence_logged: bool,
 }
-
-/// The reports of new lines, and whether lines were left unread, or the disk did not answer.
-type Reading = (Vec<EngineReport>, bool);
 
 /// A folder with logs, and how far they were read.
 #[derive(Debug, Default)]
@@ -64,10 +60,10 @@ const PREFIX: &[u8] = b"sglang-request-metrics-";
 const SUFFIX: &[u8] = b".log";
 /// The number of bytes of a file from which on the rest of it is read the next time.
 const MAX_READ_BYTES: u64 = 16 << 20;
-/// How long a poll waits for the disk.
-const POLL_TIMEOUT: Duration = Duration::from_millis(20);
-/// The same for the first, which finds the ends of the logs; if polls have waited that long, the disk is said not to answer.
-const START_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often the folder is listed and its logs are read. It may hold a year of hourly files.
+const PERIOD: Duration = Duration::from_millis(250);
+/// How long a reading may take until the disk is said not to answer. The first one, which finds the ends of the logs, is waited for.
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of bytes of a line that are held at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
@@ -78,69 +74,72 @@ impl LogReader {
             path,
             ..LogFolder::default()
         });
-        reader.read_within(START_TIMEOUT);
+        if reader.readings.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+            reader.log_silence();
+        }
         reader
     }
 
     fn start(mut folder: LogFolder) -> LogReader {
         let path = folder.path.clone();
-        let (request, requested) = mpsc::channel();
-        let (sender, readings) = mpsc::channel();
+        let (stop, stopped) = mpsc::channel();
+        // The next reading waits until this one is taken.
+        let (sender, readings) = mpsc::sync_channel(1);
         let run = move || {
-            for () in requested {
-                // Fails when the reader was dropped meanwhile: no further request follows.
-                let _ = sender.send(folder.poll());
+            let mut is_last = false;
+            loop {
+                let (reports, is_behind) = folder.poll();
+                let is_wanted = sender.send(reports).is_ok();
+                if !is_wanted || is_last && !is_behind {
+                    return;
+                }
+                // The last reading begins after the last line.
+                is_last =
+                    !is_behind && stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout);
             }
         };
         let thread = std::thread::Builder::new().name("engine-logs".to_owned());
-        if let Err(error) = thread.spawn(run) {
+        let spawned = thread.spawn(run);
+        if let Err(error) = &spawned {
             log::warn!("engine logs: {error}; they are not read");
         }
         LogReader {
             path,
-            request,
+            stop,
             readings,
-            is_reading: false,
-            waited: Duration::ZERO,
-            is_silence_logged: false,
+            last_reading: None,
+            is_silence_logged: spawned.is_err(),
         }
     }
 
-    /// Reads the lines written since the last call; if the disk is slow, leaves them to the next call.
-    pub fn poll(&mut self) -> Reading {
-        self.read_within(POLL_TIMEOUT)
+    /// Returns the reports of the lines that were read since the last call, at `now`. Never waits.
+    pub fn poll(&mut self, now: Stamp) -> Vec<EngineReport> {
+        let readings: Vec<_> = self.readings.try_iter().collect();
+        let before = self.last_reading.filter(|_| readings.is_empty());
+        let last = *self.last_reading.insert(before.unwrap_or(now));
+        if now.since(last) >= TIMEOUT.as_secs_f64() {
+            self.log_silence();
+        }
+        readings.into_iter().flatten().collect()
     }
 
-    fn read_within(&mut self, timeout: Duration) -> Reading {
-        if !std::mem::replace(&mut self.is_reading, true) {
-            // Fails if the thread has failed, and then so does what follows.
-            let _ = self.request.send(());
-            self.waited = Duration::ZERO;
-        }
-        match self.readings.recv_timeout(timeout) {
-            Ok(reading) => {
-                self.is_reading = false;
-                reading
-            }
-            Err(error) => {
-                let is_slow = error == RecvTimeoutError::Timeout;
-                self.waited += timeout;
-                let is_silent = is_slow && self.waited >= START_TIMEOUT;
-                if is_silent && !std::mem::replace(&mut self.is_silence_logged, true) {
-                    let path = self.path.display();
-                    log::warn!(
-                        "engine logs: {path}: the disk does not answer; nothing waits for it"
-                    );
-                }
-                (Vec::new(), is_slow)
-            }
+    /// Ends the thread. Returns the reports of all lines written until now, as they are read.
+    pub fn last_readings(self) -> Receiver<Vec<EngineReport>> {
+        drop(self.stop);
+        self.readings
+    }
+
+    fn log_silence(&mut self) {
+        if !std::mem::replace(&mut self.is_silence_logged, true) {
+            let path = self.path.display();
+            log::warn!("engine logs: {path}: the disk does not answer; nothing waits for it");
         }
     }
 }
 
 impl LogFolder {
-    /// Reads the lines written since the last call.
-    fn poll(&mut self) -> Reading {
+    /// Reads the lines written since the last call. Returns their reports, and whether lines were left unread.
+    fn poll(&mut self) -> (Vec<EngineReport>, bool) {
         let (mut reports, mut is_behind) = (Vec::new(), false);
         let listed = match entries(&self.path) {
             Ok(listed) => listed,
@@ -232,8 +231,6 @@ impl Sink for Found {
             _ => {}
         }
     }
-
-    fn text(&mut self, _field: Field, _piece: &[u8]) {}
 }
 
 impl Found {

@@ -18,7 +18,6 @@ use crate::traffic::seconds_or_zero;
 use crate::units;
 
 use super::launch::{DeploymentSpec, EngineName, Server};
-use super::plan::grid;
 use super::timed::TimedRows;
 
 /// Which servers fail when, and how.
@@ -90,8 +89,7 @@ impl FaultKind {
             true => inline_table(text),
             false => Ok(json!({ "kind": text })),
         };
-        let read = |fields| serde_json::from_value(fields).map_err(|error| error.to_string());
-        let fault = fields.and_then(read);
+        let fault = fields.and_then(|fields: serde_json::Value| Fault::read(fields));
         let kind = fault.map(FaultKind::Hop);
         kind.map_err(|problem| format!("{problem}; {KINDS}"))
     }
@@ -104,11 +102,16 @@ impl FaultKind {
     }
 }
 
-/// Reads an inline table of TOML.
+/// Reads an inline table of TOML. An error has its place, such as a key that is given twice.
 fn inline_table<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let value: Result<Value, _> = text.parse();
     let table = value.and_then(Value::try_into);
-    table.map_err(|error| grid::syntax_problem(text, &error))
+    table.map_err(|error| {
+        let place = error.span().and_then(|span| text.get(span)?.lines().next());
+        let place = place.filter(|place| !place.trim().is_empty());
+        let place = place.map(|place| format!(" `{place}`")).unwrap_or_default();
+        format!("{}{place}", error.message().trim())
+    })
 }
 
 impl FaultPlan {

@@ -16,6 +16,7 @@ use settings::{KEYS, SIM, Settings, flag_text};
 
 use crate::config::sections::{SECTIONS, nearest};
 use crate::error::Error;
+use crate::experiment::launch::EngineName;
 use crate::secret;
 
 /// A valid plan.
@@ -95,13 +96,13 @@ impl Plan {
         let has_other_router = has_pairs || has(&given, "router", |text| text != "builtin");
         let is_search = has(&given, "find_max_rate", |text| text == "true");
         let is_external = has(&given, "engine", |text| text == "external");
-        // A search takes one setting, and the example's sweeps are of our own servers and balancer.
+        // A search takes one setting, the example's sweeps are of our own servers and balancer, and what servers that run already do is not
+        // its to say.
         keys.retain(|key, values| {
-            // That of `node` is of the server's own limit.
-            let is_idle = is_external && kind == ExperimentKind::Node;
-            let drops_sweep = is_search || has_other_router || is_idle;
+            let drops_sweep = is_search || has_other_router;
             let is_of_builtin = has_other_router && OF_BUILTIN.contains(&key);
-            !(drops_sweep && values.len() > 1 || is_of_builtin)
+            let is_idle = is_external && deploy::is_idle(EngineName::External, key);
+            !(drops_sweep && values.len() > 1 || is_of_builtin || is_idle)
         });
         keys.extend(given.clone());
         let mut plan = Plan {

@@ -125,9 +125,20 @@ fn checked<T: DeserializeOwned>(
 }
 
 /// Deserializes a whole number of bytes.
-pub fn bytes<const MIN: u64, const MAX: u64>(value: Value) -> Result<Whole<MIN, MAX>, Error> {
+pub fn bytes<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
+    value: D,
+) -> Result<Whole<MIN, MAX>, D::Error> {
     let hint = ", or one with its unit, such as 64KiB";
     number(value, |text| Whole::parse(text, units::bytes, hint))
+}
+
+/// Deserializes a whole number of milliseconds.
+pub fn milliseconds<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
+    value: D,
+) -> Result<Whole<MIN, MAX>, D::Error> {
+    let in_ms = |text: &str| units::in_unit(text, units::seconds, units::MS);
+    let hint = ", or one with its unit, such as 250ms";
+    number(value, |text| Whole::parse(text, in_ms, hint))
 }
 
 /// Deserializes a whole number of seconds.

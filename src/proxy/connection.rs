@@ -225,3 +225,23 @@ fn count_refusal(service: &Service, peer: SocketAddr, why: Refusal) {
         _ => log::warn!("client {peer}: no request: cut off within its head, or not valid HTTP"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the size of the task that serves a client.
+    fn task_size<Task>(
+        _: impl FnOnce(&'static Arc<Service>, TcpStream, SocketAddr) -> Task,
+    ) -> usize {
+        size_of::<Task>()
+    }
+
+    /// Each idle connection has one: what it does not need while it waits for a head is on the heap, and a future that is passed by
+    /// value would be in its caller's twice.
+    #[test]
+    fn the_task_of_a_connection_is_small() {
+        let bytes = task_size(serve);
+        assert!((1..=2048).contains(&bytes), "{bytes} bytes");
+    }
+}

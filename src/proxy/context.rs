@@ -395,8 +395,6 @@ fn outcome_of(end: End, status: Option<u16>) -> Outcome {
 }
 
 mod attempt;
-#[cfg(test)]
-mod clocks;
 mod row;
 #[cfg(test)]
 mod tests;

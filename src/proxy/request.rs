@@ -387,7 +387,7 @@ fn may_have_stamps(shared: &Shared, client: &Exchange) -> bool {
 
 /// Waits for a fault: for its time, or until it is removed.
 async fn hold(fault: &mut Injected, client: &mut Exchange) -> Result<(), Failure> {
-    let time = fault.fault.ms.map(|ms| Duration::from_millis(ms.into()));
+    let time = fault.fault.ms.map(|ms| Duration::from_millis(ms.0.get()));
     let removed = timeout(time.unwrap_or(Duration::MAX), fault.removed());
     unless_gone(client, removed).await.map(drop)
 }

@@ -175,7 +175,7 @@ const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "Send requests that begin alike to the same server (`cache_aware`), so that its prefix cache serves them; shorten \
          prompts; try another `chunked_prefill_size`; add servers or a higher `tp_size`.",
         |report, _| {
-            let took = report.stage(Period::PREFILL, PREFILL_SHARE)?;
+            let took = report.stage(StageSet::of(Period::PREFILL), PREFILL_SHARE)?;
             Some(format!("Reading the prompts took {took}."))
         },
     ),
@@ -194,7 +194,7 @@ const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "That is how it should be where requests do not wait. To make it shorter: fewer requests at once on a server (lower \
          `max_running_requests`, more servers), a higher `tp_size`, `quantization`, or speculative decoding.",
         |report, _| {
-            let took = report.stage(Period::DECODE, DECODE_SHARE)?;
+            let took = report.stage(StageSet::of(Period::DECODE), DECODE_SHARE)?;
             let each = report.summary.all.latencies.get(ColumnId::tpot);
             let each = each.map_or(String::new(), |each| {
                 format!(" An output token took {} (median).", duration(each.p50))
@@ -207,7 +207,12 @@ const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         Level::Limit,
         "Clients read slower than the servers write",
         "Look at the client's CPU and network; the servers are not slow here.",
-        stall,
+        |report, _| {
+            let took = report.stage(StageSet::CLIENT_STALL, STALL_SHARE)?;
+            Some(format!(
+                "Answers stood still for {took} because the client did not read."
+            ))
+        },
     ),
     (
         "retractions",
@@ -270,11 +275,12 @@ impl<'a> RunReport<'a> {
 
     /// Returns how long a stage took (`0.61 s of 0.89 s on average (69 %)`); `None` if that is under `share` of the time, or the stage
     /// was measured by itself in under a tenth of the requests.
-    fn stage(&self, period: Period, share: f64) -> Option<String> {
+    fn stage(&self, stage: StageSet, share: f64) -> Option<String> {
         let spent = &self.summary.all.spent;
-        let part = self.part(StageSet::of(period))?;
+        let part = self.part(stage)?;
         let (mean, of_all) = (spent.mean(part)?, spent.share(part)?);
-        let is_enough = part.requests >= ENOUGH && part.requests * 10 >= spent.requests;
+        let (requests, _) = spent.measured(part);
+        let is_enough = requests >= ENOUGH && requests * 10 >= spent.requests;
         (is_enough && mean >= MIN_MEAN_S && of_all >= share).then(|| {
             let [took, whole] = [mean, mean / of_all].map(duration);
             let (share, requests) = (percent(of_all), spent.of_requests(part));
@@ -297,7 +303,7 @@ fn server_queue(report: &RunReport<'_>, finding: &mut Finding) -> Option<String>
     let main = shares.first().map(|of| of.0);
     let is_room = !matches!(main, None | Some(Cause::Prefill | Cause::Unknown));
     let min_share = if is_room { WAIT_SHARE } else { QUEUE_SHARE };
-    let took = report.stage(Period::PURE_QUEUE, min_share)?;
+    let took = report.stage(StageSet::of(Period::PURE_QUEUE), min_share)?;
     let mut what = format!("A request waited {took} for a place in a batch.");
     let Some(((main, share), others)) = shares.split_first() else {
         return Some(what);
@@ -317,7 +323,7 @@ fn server_queue(report: &RunReport<'_>, finding: &mut Finding) -> Option<String>
 
 /// Waiting in the router. A higher limit of the router does not help if the servers have no free slot either.
 fn router_queue(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
-    let took = report.stage(Period::QUEUE_IN_ROUTER, WAIT_SHARE)?;
+    let took = report.stage(StageSet::of(Period::QUEUE_IN_ROUTER), WAIT_SHARE)?;
     let what = format!("The router held a request {took} before it sent it on.");
     let waited = report.why.mean().is_some_and(|mean| mean >= MIN_MEAN_S);
     let mut causes = report.why.shares().into_iter().filter(|_| waited);
@@ -337,7 +343,7 @@ fn router_queue(report: &RunReport<'_>, finding: &mut Finding) -> Option<String>
 
 /// Few requests that held up the others.
 fn held_up(report: &RunReport<'_>, _: &mut Finding) -> Option<String> {
-    report.stage(Period::PURE_QUEUE, WAIT_SHARE)?;
+    report.stage(StageSet::of(Period::PURE_QUEUE), WAIT_SHARE)?;
     dominant_group(&report.why.groups)
 }
 
@@ -353,20 +359,6 @@ fn slots(report: &RunReport<'_>, _: &mut Finding) -> Option<String> {
             "1 of 100 requests was sent {} late or later, where the median time to the first token is {}.",
             duration(lag),
             duration(ttft)
-        )
-    })
-}
-
-/// A client that did not read its responses in time.
-fn stall(report: &RunReport<'_>, _: &mut Finding) -> Option<String> {
-    let spent = &report.summary.all.spent;
-    let part = report.part(StageSet::CLIENT_STALL)?;
-    let (mean, share) = (spent.mean(part)?, spent.share(part)?);
-    let is_long = spent.requests >= ENOUGH && mean >= MIN_MEAN_S && share >= STALL_SHARE;
-    is_long.then(|| {
-        let (mean, share) = (duration(mean), percent(share));
-        format!(
-            "Answers stood still for {mean} of a request's time ({share}) because the client did not read."
         )
     })
 }

@@ -164,9 +164,8 @@ impl Summary {
             summary.hosts.insert(host, none);
         }
         let recorded = run.summary_as::<Stamp>("/started_at_ns");
-        let zero = run.epoch.or_else(|| run.began());
-        let of_rows = zero.and_then(Stamp::from_seconds);
-        let of_rows = of_rows.map(|zero| zero.plus_nanos(facts.started.nanos()));
+        let zero = run.zero.or_else(|| run.began());
+        let of_rows = zero.map(|zero| zero.plus_nanos(facts.started.nanos()));
         summary.began = recorded.or(of_rows);
         summary
     }
@@ -180,7 +179,7 @@ impl Summary {
         facts: &RunFacts,
         [first, last]: [f64; 2],
     ) -> Result<Summary, Error> {
-        let began = Some(facts.started.seconds());
+        let began = Some(facts.started);
         let (table, _) = rows::read(&[rows.to_owned()], began, rows::SKIPPED_COLUMNS)?;
         let table = sanitize(table);
         // Times of a table count from the beginning of the run.
@@ -190,7 +189,7 @@ impl Summary {
         (of_rows.started, of_rows.ended) = (zero, zero.plus_seconds(seconds));
         let window = Window::choose(&arrived_or_due(&table), seconds, first, last);
         let mut summary = Summary::of_table(&table, &of_rows, Some(window));
-        summary.began = Some(facts.started);
+        summary.began = began;
         Ok(summary)
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use crate::clock::{Stamp, seconds};
+use crate::clock::Stamp;
 use crate::disk::{self, NewFile};
 use crate::error::Error;
 use crate::request::cell::Value as Cell;
@@ -26,8 +26,8 @@ struct Shard {
     number: u64,
     /// The number of shards.
     count: u64,
-    /// When it began, nanoseconds since the epoch.
-    began: i64,
+    /// When it began.
+    began: Stamp,
     /// Of rows that cannot be read.
     left_out: Option<String>,
 }
@@ -47,7 +47,8 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
     shards.sort_by_key(|shard| shard.number);
     check(&shards)?;
     std::fs::create_dir_all(out).map_err(|cause| Error::write(out, cause))?;
-    let began = shards.iter().map(|shard| shard.began).min().unwrap_or(0);
+    let began = shards.iter().map(|shard| shard.began).min();
+    let began = began.unwrap_or(Stamp::EPOCH);
     let [rows, summary_path] = [ROWS, SUMMARY].map(|name| out.join(name));
     let merged = merge_rows(&shards, began, &rows).map_err(|cause| Error::write(&rows, cause))?;
     let summary = format!("{:#}\n", summary(&shards, began, merged.draft())?);
@@ -61,10 +62,10 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
 }
 
 /// Writes all rows in the order of arrival, with times since the beginning of the run.
-fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<NewFile> {
+fn merge_rows(shards: &[Shard], began: Stamp, path: &Path) -> io::Result<NewFile> {
     let mut rows = Vec::new();
     for shard in shards {
-        let zero = shard.began - began;
+        let zero = shard.began.nanos_since(began);
         let table = &shard.run.table;
         // A request that was never sent is placed at its scheduled time.
         let times = [ColumnId::arrival_time, ColumnId::scheduled_time];
@@ -122,7 +123,8 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
         ));
     }
     let began = || shards.iter().map(|shard| shard.began);
-    let apart = seconds(began().max().unwrap_or(0) - began().min().unwrap_or(0));
+    let ends = began().min().zip(began().max());
+    let apart = ends.map_or(0.0, |(first, last)| last.since(first));
     if apart > MAX_APART_S {
         notes.push(format!(
             "the shards began {apart:.3} s apart by their own clocks: together they did not send the schedule of one \
@@ -144,17 +146,16 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
 }
 
 /// The summary of the merged rows, which are in this file.
-fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
+fn summary(shards: &[Shard], started: Stamp, rows: &Path) -> Result<Value, Error> {
     let [first, ..] = shards else {
         return Ok(Value::Null);
     };
     let runs = || shards.iter().map(|shard| &shard.run);
     // Of a shard with a window, the summary has the window's duration.
-    let end = |shard: &Shard| RunFacts::of(&shard.run).ended.plus_nanos(shard.began);
+    let end = |of: &Shard| RunFacts::of(&of.run).ended.plus_nanos(of.began.nanos());
     let ended = shards.iter().map(end).max();
     let mut config = first.config();
     config.insert("shard".to_owned(), Value::Null);
-    let started = Stamp::from_nanos(began);
     let offered = runs().map(|run| run.summary_as::<f64>("/offered_rate"));
     let facts = RunFacts {
         started,
@@ -167,7 +168,7 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
         ..RunFacts::of(&first.run)
     };
     let mut summary = Summary::of_file(rows, &facts, [0.0; 2])?.to_json();
-    let of_shard = |of: &Shard| json!({ "dir": of.run.dir, "shard": format!("{}/{}", of.number, of.count), "started_at_ns": of.began });
+    let of_shard = |of: &Shard| json!({ "dir": of.run.dir, "shard": format!("{}/{}", of.number, of.count), "started_at_ns": of.began.nanos() });
     let machine = |of: &Shard| of.run.summary_value("/machine").cloned();
     let warnings = shards.iter().flat_map(|of| {
         let own = of.left_out.as_deref().into_iter().chain(of.run.warnings());
@@ -222,9 +223,9 @@ impl Shard {
             .and_then(|shard| shard.split_once('/'))
             .and_then(|(number, count)| Some((number.parse().ok()?, count.parse().ok()?)))
             .ok_or_else(|| error("no shard: the run was made without --shard i/n"))?;
-        let began = run.summary_as::<Stamp>("/started_at_ns").map(Stamp::nanos);
+        let began: Option<Stamp> = run.summary_as("/started_at_ns");
         let began = began.ok_or_else(|| error("its summary has no started_at_ns"))?;
-        let (table, read) = rows::read(&run.files, Some(seconds(began)), &[])?;
+        let (table, read) = rows::read(&run.files, Some(began), &[])?;
         if !read.unknown_columns.is_empty() {
             return Err(error(
                 "its rows have other columns than this version writes: merge with the version that wrote them",

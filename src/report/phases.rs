@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::files::{FaultRow, ServerFile};
 use super::load::is_given_up;
-use crate::request::{ColumnId, parse_failed};
+use crate::request::{ColumnId, StageSet, TypedRow as _, parse_failed};
 use crate::stats::{quantile, sorted};
 use crate::table::Table;
 use crate::units::{count, duration};
@@ -240,7 +240,8 @@ impl Arrivals<'_> {
                 (arrival, false)
             } else {
                 let is_unknown = hosts == ["", ""] && attempts.is_empty() && worker.is_empty();
-                if is_unknown && !matches!(text(ColumnId::ended_in), "client" | "proxy") {
+                let cell = |column| self.table.value(column, row);
+                if is_unknown && !cell.ended_in().is_some_and(StageSet::is_before_server) {
                     traffic.unknown.push(arrival);
                 }
                 let sent = self.table.number(ColumnId::router_send_time, row);

@@ -10,7 +10,7 @@ pub(super) mod tests;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use crate::clock::seconds;
+use crate::clock::{Stamp, seconds};
 use crate::disk;
 use crate::terminal::one_line;
 
@@ -50,8 +50,8 @@ pub struct Run {
     pub table: Table,
     /// Its `summary.json`; its `begun.json` if it was killed; null if it has neither.
     pub summary: Value,
-    /// Time 0 of the table, Unix seconds, if the times of its files are since the epoch.
-    pub epoch: Option<f64>,
+    /// When time 0 of the table was, if known.
+    pub zero: Option<Stamp>,
     /// Measurements over time.
     pub series: Vec<SeriesRow>,
     /// Faults that were injected into its servers.
@@ -324,10 +324,10 @@ impl Run {
         })
     }
 
-    /// When it began, Unix seconds, by `run.json` or its summary.
-    pub(super) fn began(&self) -> Option<f64> {
+    /// When it began, by `run.json` or its summary.
+    pub(super) fn began(&self) -> Option<Stamp> {
         let began = self.file.as_ref().and_then(|file| file.began);
-        began.or_else(|| self.summary_as("/started_at"))
+        Stamp::from_seconds(began.or_else(|| self.summary_as("/started_at"))?)
     }
 
     /// Whether nothing was counted, as its rows are missing or cannot be read.
@@ -340,8 +340,7 @@ impl Run {
         match rows::read(&self.files, self.began(), SKIPPED_COLUMNS) {
             Ok((table, read)) => {
                 self.table = sanitize(table);
-                // 0 if times count from the run's start.
-                self.epoch = read.origin.filter(|zero| *zero != 0).map(seconds);
+                self.zero = read.began;
                 self.add_notes(&read);
                 if !read.cut.is_empty() {
                     self.is_partial = true;

@@ -196,17 +196,6 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         assert!(render(&endless, 80).starts_with("no timeline"));
     }
 
-    /// The other sentences: tests of `request/unseen.rs`, and of probes.
-    #[test]
-    fn a_reply_that_is_not_streamed_has_no_first_token() {
-        let reply = |r: &mut Row| r.stream = Some(false);
-        let first = [Moment::FirstToken, Moment::LastToken];
-        let whole = Sample::whole().without(&first).with(reply);
-        let all = unseen(&whole.row());
-        assert_eq!(all.len(), 1, "{all:?}");
-        assert_says(&all[0], "not streamed");
-    }
-
     #[test]
     fn a_duration_within_the_clocks_error_is_not_wrong() {
         let apart = |nanos, error_nanos| Relation::Apart(Offset { nanos, error_nanos });

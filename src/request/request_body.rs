@@ -1,6 +1,6 @@
 //! The parameters of a request, read from its body as it passes.
 
-use super::scan::rule::{Field, Rule, Scalar, elements, members, scalar, text};
+use super::scan::rule::{Field, Rule, Scalar, elements, members, scalar};
 use super::scan::{Progress, Scanner, Sink};
 
 /// Reads a request body in pieces; keeps no bytes of it.
@@ -44,7 +44,7 @@ struct WordCounter {
 
 /// A prompt, or a batch of prompts.
 const fn prompts() -> Rule {
-    text(Field::Prompt).or_elements(&PROMPT)
+    Rule::TEXT.or_elements(&PROMPT)
 }
 static PROMPT: Rule = prompts();
 
@@ -57,16 +57,15 @@ const SAMPLING: Rule = members(&[
 static SAMPLINGS: Rule = members(&[("n", scalar(Field::SamplesPerPrompt))]);
 
 const ROOM: Rule = scalar(Field::BootstrapRoom);
-static ROOMS: Rule = ROOM;
 
 /// Text, or a list of parts: `{"type": "text", "text": …}`.
-const CONTENT: Rule = text(Field::Prompt).or_elements(&PART);
+const CONTENT: Rule = Rule::TEXT.or_elements(&PART);
 static PART: Rule = Rule {
-    text: Some(Field::Prompt),
-    ..members(&[("text", text(Field::Prompt))])
+    is_text: true,
+    ..members(&[("text", Rule::TEXT)])
 };
 static MESSAGE: Rule = Rule {
-    text: Some(Field::Prompt),
+    is_text: true,
     ..members(&[("content", CONTENT)])
 };
 
@@ -82,12 +81,12 @@ static PARAMS: Rule = members(&[
     ("sampling_params", SAMPLING.or_elements(&SAMPLINGS)),
     ("prompt", prompts()),
     ("messages", elements(&MESSAGE)),
-    ("input", text(Field::Prompt).or_elements(&MESSAGE)),
+    ("input", Rule::TEXT.or_elements(&MESSAGE)),
     // The system message of `/v1/responses` and of `/v1/messages`.
-    ("instructions", text(Field::Prompt)),
+    ("instructions", Rule::TEXT),
     ("system", CONTENT),
     // One number, or one per sequence.
-    ("bootstrap_room", ROOM.or_elements(&ROOMS)),
+    ("bootstrap_room", ROOM.or_elements(&ROOM)),
 ]);
 
 /// The number of bytes that are checked together.
@@ -141,11 +140,11 @@ impl Sink for RequestParams {
         }
     }
 
-    fn text(&mut self, _field: Field, piece: &[u8]) {
+    fn text(&mut self, piece: &[u8]) {
         self.words.feed(piece);
     }
 
-    fn text_end(&mut self, _field: Field) {
+    fn text_end(&mut self) {
         self.has_prompt = true;
         self.words.string_end();
     }

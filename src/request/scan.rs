@@ -32,9 +32,9 @@ pub trait Sink {
     /// A number, literal or whole string. Strings longer than [`MAX_SCALAR_BYTES`] bytes are cut there.
     fn scalar(&mut self, field: Field, value: Scalar<'_>);
     /// A piece of a string, with escapes. Empty strings give no piece.
-    fn text(&mut self, field: Field, piece: &[u8]);
+    fn text(&mut self, _piece: &[u8]) {}
     /// The string that gave pieces ends.
-    fn text_end(&mut self, _field: Field) {}
+    fn text_end(&mut self) {}
     /// An object or array begins.
     fn open(&mut self, _field: Field) {}
     /// It ends.
@@ -187,10 +187,10 @@ impl Scanner {
         };
         match byte {
             b'"' => {
-                let string_use = match (rule.text, rule.scalar) {
-                    (Some(field), _) => StringUse::Pieces(field),
-                    (None, Some(field)) => StringUse::Capture(field),
-                    (None, None) => StringUse::Ignore,
+                let string_use = match (rule.is_text, rule.scalar) {
+                    (true, _) => StringUse::Pieces,
+                    (false, Some(field)) => StringUse::Capture(field),
+                    (false, None) => StringUse::Ignore,
                 };
                 self.partial_len = 0;
                 // Most strings are short and complete: read on here.
@@ -298,9 +298,9 @@ impl Scanner {
     ) -> usize {
         let Some(end) = string_end(escaped, rest) else {
             match string_use {
-                StringUse::Pieces(field) if !rest.is_empty() => sink.text(field, rest),
+                StringUse::Pieces if !rest.is_empty() => sink.text(rest),
                 StringUse::Capture(_) | StringUse::Key => self.append_partial(rest),
-                StringUse::Pieces(_) | StringUse::Ignore => {}
+                StringUse::Pieces | StringUse::Ignore => {}
             }
             self.state = State::InString(string_use, ends_escaped(escaped, rest));
             return rest.len();

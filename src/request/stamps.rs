@@ -184,31 +184,6 @@ mod tests {
     use crate::request::attempt::parse_failed;
 
     #[test]
-    fn rendered_stamps_are_parsed() {
-        let hop = Stamps {
-            arrival: Some(Stamp::from_nanos(9)),
-            host: Some("[::1]:30000".into()),
-            worker: Some("w0".into()),
-            span: SpanId::parse("00f067aa0ba902b7"),
-            failed: parse_failed("a:1 rejected 503 after 0.000077 s; b:1 open").collect(),
-            ..stamps_of("b")
-        };
-        let stamps = Stamps {
-            now: Some(Stamp::from_nanos(1_795_168_579_844_124_001)),
-            arrival: Some(Stamp::from_nanos(3)),
-            request_end: Some(Stamp::from_nanos(4)),
-            forwarded: Some(Stamp::from_nanos(5)),
-            host: Some("127.0.0.1:1".into()),
-            attempts: Some(2),
-            is_direct: true,
-            joins_engine: true,
-            hop: Some(Box::new(hop)),
-            ..stamps_of("a")
-        };
-        assert_eq!(Stamps::parse(&stamps.render()), Some(stamps));
-    }
-
-    #[test]
     fn invalid_stamps_are_refused() {
         for wrong in [
             "",

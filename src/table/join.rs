@@ -9,7 +9,7 @@ use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 use std::vec;
 
-use crate::clock::{Stamp, seconds};
+use crate::clock::Stamp;
 use crate::disk::NewFile;
 use crate::error::Error;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
@@ -43,11 +43,11 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
             "--join takes the front's file first and then those of its hops, at least one";
         return Err(Error::read(front, message));
     }
-    let (mut notes, mut origin) = (Vec::new(), None);
+    let (mut notes, mut began) = (Vec::new(), None);
     let mut read = |path: &Path, side| {
-        let (rows, stats) = read_rotated(path, origin.map(seconds))?;
+        let (rows, stats) = read_rotated(path, began)?;
         check(&rows, stats.origin.map(Base::of), path, side)?;
-        origin = origin.or(stats.origin);
+        began = began.or(stats.began);
         notes.extend(stats.left_out());
         Ok::<Table, Error>(rows)
     };
@@ -56,7 +56,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
     for hop in hops {
         hop_rows.append(read(hop, "hop")?);
     }
-    let origin_nanos = origin.unwrap_or(0);
+    let origin_nanos = began.map_or(0, Stamp::nanos);
     let mut joining = Joining::new(&front, &hop_rows);
     notes.push(joining.note());
     let rows = front.first_rows().flat_map(|first| joining.joined(first));
@@ -68,14 +68,14 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
 }
 
 /// Adds to a generator's file of rows what its front's rows report about pairs of servers, and the hops that held requests without a
-/// response. `began`: the start of the run, Unix seconds. Returns which of the front's rows could not be read.
+/// response. `began`: the start of the run. Returns which of the front's rows could not be read.
 ///
 /// # Errors
 /// If a file cannot be read, or the generator's cannot be written.
 pub fn add_front_reports(
     path: &Path,
     front: &Path,
-    began: Option<f64>,
+    began: Option<Stamp>,
 ) -> Result<Option<String>, Error> {
     let (rows, stats) = rows::read(&[path.to_owned()], began, &[])?;
     if let Some(message) = stats.left_out() {
@@ -113,7 +113,7 @@ pub fn add_front_reports(
 }
 
 /// Reads a file of rows and those it was rotated to.
-fn read_rotated(path: &Path, began: Option<f64>) -> Result<(Table, ReadStats), Error> {
+fn read_rotated(path: &Path, began: Option<Stamp>) -> Result<(Table, ReadStats), Error> {
     let files = rows::with_rotated(path).map_err(|cause| Error::read(path, cause))?;
     rows::read(&files, began, &[])
 }

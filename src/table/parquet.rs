@@ -10,7 +10,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
-use crate::clock::seconds;
+use crate::clock::{Stamp, seconds};
 use crate::disk::NewFile;
 use crate::error::Error;
 use crate::request::{COLUMNS, Unit};
@@ -28,8 +28,8 @@ pub struct Source {
     pub name: String,
     /// Its files of rows.
     pub files: Vec<PathBuf>,
-    /// Its start, Unix seconds, if known.
-    pub began: Option<f64>,
+    /// Its start, if known.
+    pub began: Option<Stamp>,
 }
 
 /// Writes the rows of runs to one file; returns how the rows of each were read.
@@ -48,7 +48,7 @@ pub fn write(sources: &[Source], path: &Path) -> Result<Vec<ReadStats>, Error> {
     let (mut stats, mut written) = (Vec::new(), Ok(()));
     for source in sources {
         let mut table = Table::default();
-        let mut write = |table: &mut Table, began: Option<f64>, min: usize| {
+        let mut write = |table: &mut Table, began: Option<Stamp>, min: usize| {
             // After a failure nothing more is written.
             if written.is_ok() && table.len() > min {
                 let group = out.next_row_group();
@@ -94,13 +94,13 @@ fn schema() -> String {
 /// Writes a row group of a run.
 fn write_group(
     run: &str,
-    began: Option<f64>,
+    began: Option<Stamp>,
     table: &Table,
     mut to: SerializedRowGroupWriter<'_, &mut NewFile>,
 ) -> Result<(), ParquetError> {
     let rows = || 0..table.len();
     write_column::<ByteArrayType>(&mut to, rows().map(|_| Some(ByteArray::from(run))))?;
-    write_column::<DoubleType>(&mut to, rows().map(|_| began))?;
+    write_column::<DoubleType>(&mut to, rows().map(|_| began.map(Stamp::seconds)))?;
     for column in &COLUMNS {
         let text = |row| Some(table.text(column.id, row)).filter(|text| !text.is_empty());
         let number = |row| table.integer(column.id, row);

@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 use flate2::read::MultiGzDecoder;
 use memchr::memchr_iter;
 
-use crate::clock::{NANOS, Stamp, seconds};
+use crate::clock::{NANOS, Stamp};
 use crate::disk;
 use crate::error::Error;
 use crate::request::cell::{Value, nanos};
@@ -36,8 +36,8 @@ pub struct ReadStats {
     pub unknown_columns: Vec<String>,
     /// The origin of the table's times in the base of its files, nanoseconds: 0 if they count from the run's start.
     pub origin: Option<i64>,
-    /// The same in Unix seconds, if known.
-    pub began: Option<f64>,
+    /// When the table's time 0 was, if known.
+    pub began: Option<Stamp>,
 }
 
 /// Columns that no report uses. They would take a third of the memory.
@@ -77,7 +77,7 @@ impl ReadStats {
             return Err(other_base(path, base));
         }
         if base == Base::Epoch {
-            self.began = Some(seconds(origin));
+            self.began = Some(Stamp::from_nanos(origin));
         }
         Ok(())
     }
@@ -103,12 +103,12 @@ impl Base {
     }
 }
 
-/// The origin of the times of a file whose first time is `first`, of a run that began at `began` (Unix seconds).
-fn origin_of(first: i64, began: Option<f64>) -> i64 {
-    let began = began.map(|began| (began * NANOS as f64).round() as i64);
+/// The origin of the times of a file whose first time is `first`, of a run that began at `began`.
+fn origin_of(first: i64, began: Option<Stamp>) -> i64 {
     match Base::of(first) {
         Base::Run => 0,
         base => {
+            let began = began.map(Stamp::nanos);
             let began = began.filter(|began| Base::of(*began) == base);
             began.unwrap_or(first - first % NANOS)
         }
@@ -143,14 +143,14 @@ pub fn without_duplicates(given: &[PathBuf]) -> Vec<PathBuf> {
     given
 }
 
-/// Reads files of rows into one table, without the columns `skipped`. `began`: the start of their run, Unix seconds, if known; else
+/// Reads files of rows into one table, without the columns `skipped`. `began`: the start of their run, if known; else
 /// times of the epoch count from the second of the first one.
 ///
 /// # Errors
 /// If a file cannot be read, is no file of rows, or has another time base than the first.
 pub fn read(
     paths: &[PathBuf],
-    began: Option<f64>,
+    began: Option<Stamp>,
     skipped: &[ColumnId],
 ) -> Result<(Table, ReadStats), Error> {
     let mut table = Table::default();
@@ -158,16 +158,16 @@ pub fn read(
     Ok((table, stats))
 }
 
-/// Reads files of rows in parts of bounded size, each passed to `sink` with the origin of its times (Unix seconds, if known).
+/// Reads files of rows in parts of bounded size, each passed to `sink` with when its time 0 was, if known.
 /// Otherwise as [`read`].
 ///
 /// # Errors
 /// As [`read`].
 pub fn read_parts(
     paths: &[PathBuf],
-    began: Option<f64>,
+    began: Option<Stamp>,
     skipped: &[ColumnId],
-    sink: &mut dyn FnMut(Table, Option<f64>),
+    sink: &mut dyn FnMut(Table, Option<Stamp>),
 ) -> Result<ReadStats, Error> {
     let mut stats = ReadStats {
         began,
@@ -195,7 +195,7 @@ fn read_file(
     path: &Path,
     skipped: &[ColumnId],
     stats: &mut ReadStats,
-    sink: &mut dyn FnMut(Table, Option<f64>),
+    sink: &mut dyn FnMut(Table, Option<Stamp>),
 ) -> Result<(), Error> {
     let error = |cause| Error::read(path, cause);
     let mut lines = open(path).map_err(error)?;

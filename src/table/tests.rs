@@ -62,16 +62,6 @@ fn appended_rows_keep_their_unreliable_clocks() {
     assert_eq!(table.unreliable_clocks, expected);
 }
 
-#[test]
-fn times_that_are_too_far_apart_are_not_related() {
-    let table = Table::of_lines([
-        "arrival_time=-9e9, finish_time=9e9",
-        "arrival_time=1, finish_time=3",
-    ]);
-    let nanos = |row| table.between(ColumnId::arrival_time, ColumnId::finish_time, row);
-    assert_eq!([0, 1].map(nanos), [None, Some(2 * NANOS)]);
-}
-
 /// Cells get wider with what is put into their column; in another row, or removed, they leave the others as they were.
 #[test]
 fn cells_are_what_was_put_whatever_else_is_in_their_column() {
@@ -266,65 +256,44 @@ fn hops_with_another_clock_are_joined_on_the_clock_of_their_front() {
 }
 
 #[test]
-fn attempts_without_a_request_are_counted() {
+fn attempts_are_counted_once_with_those_without_a_request() {
     let files = Files::new();
-    let file = |name: &str, ids: &[&str], side: &str| {
-        let row = |id: &&str| format!("{id},1795000000.1,ok,200,{side}\n");
-        let rows: String = ids.iter().map(row).collect();
-        let head = "req_id,arrival_time,outcome,status,seen_by";
+    let file = |name: &str, requests: &[(&str, &str)], side: &str| {
+        let row = |(id, span): &(&str, &str)| format!("{id},1795000000.1,ok,200,{span},{side}\n");
+        let rows: String = requests.iter().map(row).collect();
+        let head = "req_id,arrival_time,outcome,status,span_id,seen_by";
         files.with(name, &format!("{head}\n{rows}"))
     };
-    let given = [
-        file("front.csv", &["w-1", "x-1"], "front"),
-        file("other.csv", &["y-1", "y-2"], "hop"),
-        file("hop.csv", &["x-1", "z-1"], "hop"),
-        file("none.csv", &[], "hop"),
-    ];
-    let (notes, _) = files.joined(&given, "out.csv");
-    let [_, _, hop, _] = given;
-    let expected =
-        ["1 of 4 attempts joined to 1 of 2 requests: the front has no request for the other 3"];
-    assert_eq!(notes, expected);
-
-    // A file named twice, as by a shell pattern, is read once; rotated files are always read.
-    let older = file("hop.csv.20261120T144800Z", &["x-2"], "hop");
-    let front = file("fronts.csv", &["x-1", "x-2"], "front");
-    let named = [front.clone(), hop.clone(), older, hop.clone()];
-    for (given, out) in [(&named[..], "named.csv"), (&[front, hop], "last.csv")] {
-        let (notes, _) = files.joined(given, out);
-        let note = "2 of 3 attempts joined to 2 of 2 requests: ";
-        assert!(notes[0].starts_with(note), "{notes:?}");
+    let front = file(
+        "front.csv",
+        &[("w-1", ""), ("x-1", ""), ("x-2", "")],
+        "front",
+    );
+    let hop = file(
+        "hop.csv",
+        &[("x-1", "00000000000000a1"), ("z-1", "")],
+        "hop",
+    );
+    let copy = file("copy.csv", &[("x-1", "00000000000000a1")], "hop");
+    let other = file("other.csv", &[("y-1", ""), ("y-2", "")], "hop");
+    let none = file("none.csv", &[], "hop");
+    // Rotated files are always read.
+    let older = file("hop.csv.20261120T144800Z", &[("x-2", "")], "hop");
+    let twice = "; 1 rows of hops were given twice, and count once";
+    for (hops, attempts, unmatched, more) in [
+        (&[&other, &hop, &none][..], 5, 3, ""),
+        // A file named twice, as by a shell pattern, is read once.
+        (&[&hop, &older, &hop], 3, 1, ""),
+        (&[&hop, &copy], 3, 1, twice),
+    ] {
+        let given = [&front].into_iter().chain(hops.iter().copied());
+        let given: Vec<PathBuf> = given.cloned().collect();
+        let (notes, table) = files.joined(&given, &format!("{}.csv", attempts + more.len()));
+        let rest = format!("the front has no request for the other {unmatched}{more}");
+        let note = format!("2 of {attempts} attempts joined to 2 of 3 requests: {rest}");
+        assert_eq!(notes, [note]);
+        assert!(!table.has(ColumnId::failed_attempts));
     }
-}
-
-#[test]
-fn an_attempt_that_is_in_two_files_counts_once() {
-    let files = Files::new();
-    let file = |name: &str, span: &str, side: &str| {
-        let head = "req_id,arrival_time,outcome,status,span_id,seen_by";
-        files.with(
-            name,
-            &format!("{head}\nx-1,1795000000.1,ok,200,{span},{side}\n"),
-        )
-    };
-    let front = file("front.csv", "00000000000000f1", "front");
-    let hops = ["hop.csv", "copy.csv"].map(|name| file(name, "00000000000000a1", "hop"));
-    let (notes, table) = files.joined(&[&[front][..], &hops].concat(), "out.csv");
-    let note = "1 of 1 attempts joined to 1 of 1 requests; 1 rows of hops were given twice, and count once";
-    assert_eq!(notes, [note]);
-    assert_eq!(table.text(ColumnId::failed_attempts, 0), "");
-}
-
-#[test]
-fn missing_cells_are_empty_in_any_row() {
-    let table = Table::of_lines(["ttft=1", "host=a, outcome=ok", "success=True", ""]);
-    assert_eq!(table.number(ColumnId::ttft, 0), Some(1.0));
-    assert_eq!(table.number(ColumnId::ttft, 3), None);
-    assert_eq!(table.number(ColumnId::tpot, 0), None);
-    let rows = [0, 1, 2, 3];
-    let hosts = rows.map(|row| table.text(ColumnId::host, row));
-    assert_eq!(hosts, ["", "a", "", ""]);
-    assert_eq!(rows.map(|row| table.is_ok(row)), [false, true, true, false]);
 }
 
 /// The generator knows no server of a request that a hop held and that got no response; its proxy does, in all its files.
@@ -355,39 +324,4 @@ fn ids_that_no_report_uses_are_read_only_for_files() {
     assert_eq!(ids.map(|id| read.has(id)), [false; 2]);
     let (whole, _) = rows::read(&[path], None, &[]).unwrap();
     assert_eq!(ids.map(|id| whole.text(id, 0)), ["t", "7"]);
-}
-
-/// Times of the epoch count from the run's start, if that is a time of the epoch, else from the second of the first.
-#[test]
-fn the_origin_of_times_is_of_their_base() {
-    let files = Files::new();
-    for (at, began, expected) in [
-        ("1795000000.5", None, 0.5),
-        ("1795000000.5", Some(1_794_999_990.0), 10.5),
-        ("1795000000.5", Some(0.0), 0.5),
-        ("7.5", Some(1_794_999_990.0), 7.5),
-    ] {
-        let text = format!("req_id,arrival_time,outcome\na,{at},ok\n");
-        let (table, _) = rows::read(&[files.with("r.csv", &text)], began, &[]).unwrap();
-        let arrived = table.number(ColumnId::arrival_time, 0);
-        assert_eq!(arrived, Some(expected), "{at} {began:?}");
-    }
-}
-
-#[test]
-fn a_line_of_any_length_is_one_row_that_cannot_be_read() {
-    let files = Files::new();
-    let row = |id: &str| format!("{id},1795000000.5,ok\n");
-    let endless = "x,".repeat(6 << 20) + "\n";
-    let text = format!(
-        "req_id,arrival_time,outcome\n{}{endless}{}no row\n",
-        row("a"),
-        row("b")
-    );
-    let (table, stats) = rows::read(&[files.with("r.csv", &text)], None, &[]).unwrap();
-    let counts = (table.len(), stats.broken, stats.examples.len());
-    assert_eq!(counts, (2, 2, 2));
-    for (example, line) in stats.examples.iter().zip(["line 3: ", "line 5: "]) {
-        assert!(example.contains(line), "{example}");
-    }
 }

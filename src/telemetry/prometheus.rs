@@ -273,14 +273,14 @@ impl Metrics {
         }
     }
 
-    /// Reads the figures of this process, which have the names of Prometheus's own clients. Not to be called concurrently: the same
-    /// processor time would be added twice.
+    /// Reads the figures of this process, which have the names of Prometheus's own clients. Not to be called concurrently: another
+    /// scrape would find no processor time, or twice as much.
     fn update_process(&self) {
-        let cpu = self.process_cpu.with(&[]);
         if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
             let spent = usage.user_time() + usage.system_time();
-            let more = spent.num_microseconds() as f64 / 1e6 - cpu.get();
-            cpu.inc_by(more.max(0.0));
+            let cpu = self.process_cpu.with(&[]);
+            cpu.reset();
+            cpu.inc_by(spent.num_microseconds() as f64 / 1e6);
         }
         // Listing the folder opens one more.
         let files =

@@ -11,7 +11,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1, Gamma};
 
-use crate::clock::NANOS;
+use crate::clock::{NANOS, seconds};
 use crate::units;
 
 use super::args::values::{MAX_RATE, MAX_SECONDS};
@@ -114,11 +114,11 @@ impl Arrival {
     /// come at once.
     pub fn rate(&self, end_nanos: i64) -> Option<f64> {
         match self {
-            Arrival::Process { rate, .. } => rate.mean(end_nanos as f64 / NANOS as f64),
+            Arrival::Process { rate, .. } => rate.mean(seconds(end_nanos)),
             Arrival::AtOnce => None,
             Arrival::At(times) => {
                 let last = times.last().filter(|last| **last > 0)?;
-                Some((times.len() - 1) as f64 / (*last as f64 / NANOS as f64))
+                Some((times.len() - 1) as f64 / seconds(*last))
             }
         }
     }
@@ -128,9 +128,9 @@ impl Arrival {
     pub fn offsets(&self, seed: u64) -> Box<dyn Iterator<Item = i64> + '_> {
         match self {
             Arrival::Process { gaps, rate } => {
-                let seconds = gaps.arrivals(seed).map_while(|due| rate.time_of(due));
+                let times = gaps.arrivals(seed).map_while(|due| rate.time_of(due));
                 // The cast saturates if the rate is absurdly low.
-                Box::new(seconds.map(|at| (at * NANOS as f64).round() as i64))
+                Box::new(times.map(|at| (at * NANOS as f64).round() as i64))
             }
             Arrival::AtOnce => Box::new(std::iter::repeat(0)),
             Arrival::At(times) => Box::new(times.iter().copied()),

@@ -43,8 +43,8 @@ pub struct Run {
     pub rows: Vec<Row>,
     /// How late the generator sent.
     pub lag: Lag,
-    /// Whether the run was stopped before its end.
-    pub stopped: bool,
+    /// The number of the signal that stopped the run before its end; SIGINT's, if it was stopped by a handle.
+    pub stopped: Option<u8>,
     /// What was planned, also of requests that were not sent.
     pub plan: Arc<RunPlan>,
     /// Requests that got no connection because this machine had no file descriptors or ports left.
@@ -153,7 +153,7 @@ impl PreparedRun {
         };
         let mut recorder = recorder.map_err(cannot_start)?;
         let ended = self.clock.now();
-        let stopped = stop.is_stopped();
+        let stopped = stop.is_stopped().then(|| stop.signal());
         let mut rows = std::mem::take(&mut recorder.in_memory);
         rows.sort_by_key(|row| row.sent_time.or(row.arrival_time).or(row.scheduled_time));
         let run = Run {

@@ -342,7 +342,7 @@ impl EngineLogs {
         if self.has_waiting() && now.nanos_since(self.last_read) >= EngineLogs::READ_PERIOD_NANOS {
             self.last_read = now;
             let table = &mut self.table;
-            for line in self.folder.poll().0 {
+            for line in self.folder.poll(now) {
                 table.add_log_line(line, now);
             }
             self.ready.extend(table.take_ready(now));

@@ -54,3 +54,32 @@ fn the_model_is_the_first_in_the_file() {
     let kernel = machine["kernel"].as_str().unwrap();
     assert!(machine["cores"].as_u64() > Some(0) && kernel.starts_with("Linux "));
 }
+
+/// The signal, the grade, how many of four requests failed, `--max-failed`, and the problem; what scripts are told.
+const JUDGED: &str = "\
+  | VALID | 1 | 0.25 | |
+  | VALID | 1 | 0.249 | | 4: 1 of 4 requests failed, more than --max-failed 0.249 allows
+  | VALID | 2 | | |
+  | DEGRADED | 3 | | | 4: 3 of 4 requests failed, more than --max-failed 0.5 allows
+  | DEGRADED | 3 | 1 | |
+  | DEGRADED | 4 | | none succeeded | 1: none succeeded
+  | INVALID | 4 | 0.5 | none succeeded | 4: none succeeded
+  | INVALID | 0 | | | 3: the run is INVALID: its figures are not the server's
+2 | INVALID | 4 | 0 | | 130: the run was stopped before its end";
+
+#[test]
+fn scripts_are_told_of_a_signal_of_an_invalid_verdict_and_of_too_many_failures() {
+    for line in JUDGED.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [signal, grade, failed, max_failed, problem, expected] = cells[..] else {
+            panic!("{line}");
+        };
+        let grade = Grade::named(grade).unwrap();
+        let failed = (failed.parse().unwrap(), 4);
+        let problem = Some(problem.to_owned()).filter(|problem| !problem.is_empty());
+        let (signal, max_failed) = (signal.parse().ok(), max_failed.parse().ok());
+        let failure = failure_of(signal, grade, failed, max_failed, problem.as_ref());
+        let told = failure.map(|error| format!("{}: {}", error.code, error.message));
+        assert_eq!(told.unwrap_or_default(), expected, "{line}");
+    }
+}

@@ -302,8 +302,8 @@ impl Evidence {
             true => [0, 0],
             false => bounds.count_above(&lag.delays),
         };
-        let share = |count: u64| count as f64 / event_loop.count().max(1) as f64;
-        let [loop_late, loop_very_late] = bounds.count_above(event_loop).map(share);
+        let loop_late = bounds.count_above(event_loop);
+        let [loop_late, loop_very_late] = loop_late.map(|count| share(count, event_loop.count()));
         Evidence {
             sent: lag.delays.count(),
             waited_for_slot: lag.waited_for_slot,

@@ -23,7 +23,7 @@ use super::load::Load;
 use super::replay::{Deployment, Model};
 use super::settings::{
     MAX_RATE, MAX_SERVERS, MIN_RATE, NO_CACHE, RATE, SERVERS, SLOTS, deployment, each_once,
-    predicted, sweeps,
+    predicted, sweeps, value,
 };
 
 /// Arguments of `queuescope whatif`.
@@ -390,12 +390,6 @@ impl Results {
         let name = &load.name;
         format!("{name}: {set}{looked_for} {goals} in {share} of the requests")
     }
-}
-
-/// The value of a key.
-fn value<'s>(settings: &'s [Entry], wanted: &str) -> Option<&'s Value> {
-    let entry = settings.iter().find(|(key, _)| key == wanted);
-    entry.map(|(_, value)| value)
 }
 
 /// The lowest rate that `--find` tries, requests a second.

@@ -102,7 +102,7 @@ pub fn deployment(
     own_rate: f64,
     settings: &[Entry],
 ) -> Result<Deployment, Error> {
-    let is_set = |wanted: &str| settings.iter().any(|(key, _)| key == wanted);
+    let is_set = |key| value(settings, key).is_some();
     if is_set(SERVERS) {
         // Each has a GPU of its own.
         made.model.profile.gpu_share = 1.0;
@@ -128,6 +128,12 @@ pub fn deployment(
         policy: changed.routing_policy.or(made.policy),
         ..made
     })
+}
+
+/// The value of a key.
+pub fn value<'s>(settings: &'s [Entry], wanted: &str) -> Option<&'s Value> {
+    let entry = settings.iter().find(|(key, _)| key == wanted);
+    entry.map(|(_, value)| value)
 }
 
 /// A parser of settings without defaults, so that what is not given stays as it is.

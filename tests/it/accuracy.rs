@@ -27,6 +27,7 @@
 //! A duration is the difference of the moments at its ends: it holds what its injector did, and of what the neighbours did
 //! nothing.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use queuescope::clock::{Clock, NANOS, Stamp};
@@ -35,6 +36,7 @@ use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
+use crate::support::admin::{get, metric};
 use crate::support::delays::{Held, Network, Piece, Router};
 use crate::support::generator;
 use crate::support::proxy::{Front, Row, nanos, workers};
@@ -253,12 +255,12 @@ impl Line {
         let body =
             b"{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":30000,\"ignore_eos\":true}}";
         other.post("/generate", "", body).await;
-        let mut observer = Client::connect(self.sim.addr()).await;
-        let runs = shows(&mut observer, "sglang:num_running_reqs{");
+        let server = self.sim.addr();
+        let runs = until_one(server, "sglang:num_running_reqs");
         tokio::time::timeout(PATIENCE, runs).await.unwrap();
         let hold = LONG + self.laid.of("tokenize");
         tokio::spawn(async move {
-            shows(&mut observer, "sglang:num_queue_reqs{").await;
+            until_one(server, "sglang:num_queue_reqs").await;
             // What is being tokenized counts as waiting.
             tokio::time::sleep(hold).await;
             // Its connection closes: the server takes it out.
@@ -280,16 +282,9 @@ impl Line {
     }
 }
 
-/// Waits until one of the server's gauges is 1.
-async fn shows(observer: &mut Client, gauge: &str) {
-    loop {
-        let get = "GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n";
-        observer.send(get).await;
-        let shown = observer.response().await.text();
-        let mut lines = shown.lines().filter(|line| line.starts_with(gauge));
-        if lines.any(|line| line.ends_with(" 1")) {
-            return;
-        }
+/// Waits until one of a server's gauges is 1.
+async fn until_one(server: SocketAddr, gauge: &str) {
+    while metric(&get(server, "/metrics").await.text(), gauge) != 1.0 {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -159,6 +159,13 @@ impl Planned {
         process.spawn().unwrap()
     }
 
+    /// Goes on with it, which goes well.
+    fn resumed(&self, command: &str) -> Done {
+        let done = self.resume(command, &[]);
+        done.assert_status(&[0, 3]);
+        done
+    }
+
     /// Goes on with it.
     fn resume(&self, command: &str, flags: &[&str]) -> Done {
         let mut process = queuescope(&[&[command, "--resume", "out"], flags].concat());
@@ -185,17 +192,9 @@ impl Planned {
         until("the load", || self.run_file(run).is_some_and(has_begun));
     }
 
-    /// Nobody listens any more where servers did.
+    /// Soon none of its processes is left.
     fn assert_nothing_is_left(&self) {
-        let runs = self.experiment().runs.into_iter();
-        let begun = runs.filter_map(|run| read::<RunFile>(&self.path(&run.dir).join(RUN)));
-        let servers: Vec<_> = begun.flat_map(|run| run.servers).collect();
-        assert!(!servers.is_empty());
-        for server in servers {
-            let host = server.url.strip_prefix("http://").unwrap();
-            let is_free = || std::net::TcpListener::bind(host).is_ok();
-            until("the port to be free", is_free);
-        }
+        until("their end", || left(self.folder.path()).is_empty());
     }
 
     fn states(&self) -> Vec<RunState> {

@@ -1,34 +1,25 @@
-//! `/metrics`: what it says is what the rows say. What it says of responses alone, `golden.rs` has in full.
+//! `/metrics` and the live page: what they say is what the rows say. What metrics say of responses alone, `golden.rs` has in full.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use queuescope::telemetry::prometheus::Metrics;
+use queuescope::request::COLUMNS;
+use serde_json::Value;
 
+use crate::support::assert_says;
 use crate::support::generator;
-use crate::support::proxy::{Front, Row, known_workers, rows};
+use crate::support::proxy::{Front, Row, known_workers, number, rows};
 use crate::support::upstream::Upstream;
 use crate::support::wire::until;
 
-/// What a scrape says, by metric and labels.
-type Scrape = BTreeMap<String, f64>;
-
-fn scrape(metrics: &Metrics) -> Scrape {
-    let text = metrics.text();
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    let values = lines.map(|line| {
-        let (name, value) = line.rsplit_once(' ').unwrap();
-        (name.to_owned(), value.parse().unwrap())
-    });
-    values.collect()
-}
-
 /// The sum over all label sets of `name` that have each of these labels, with spaces between them.
-fn total(scrape: &Scrape, name: &str, labels: &str) -> f64 {
-    let ours = scrape.iter().filter(|(key, _)| {
+fn total(told: &str, name: &str, labels: &str) -> f64 {
+    let values = told.lines().filter_map(|line| {
+        let (key, value) = line.rsplit_once(' ')?;
         let (metric, set) = key.split_once('{').unwrap_or((key, ""));
-        metric == name && labels.split_whitespace().all(|label| set.contains(label))
+        let is_one = metric == name && labels.split_whitespace().all(|label| set.contains(label));
+        is_one.then(|| value.parse::<f64>().unwrap())
     });
-    ours.map(|(_, value)| value).sum()
+    values.sum()
 }
 
 /// The values of a column; of the request's columns, once a request.
@@ -49,19 +40,71 @@ fn values(rows: &[&Row], column: &str, once: bool) -> Vec<f64> {
 
 /// Fails unless a histogram holds just these values, of which there must be some.
 #[track_caller]
-fn assert_holds(scrape: &Scrape, name: &str, labels: &str, values: &[f64]) {
-    let part = |end: &str, labels: &str| total(scrape, &format!("{name}_{end}"), labels);
+fn assert_holds(told: &str, name: &str, labels: &str, values: &[f64]) {
+    let part = |end: &str, labels: &str| total(told, &format!("{name}_{end}"), labels);
     let what = format!("{name} {labels}");
     assert!(values.len() >= 4, "{what}");
     assert_eq!(part("count", labels), values.len() as f64, "{what}");
     let sum: f64 = values.iter().map(|value| value.max(0.0)).sum();
-    let told = part("sum", labels);
-    assert!((told - sum).abs() < 1e-5, "{what}: {told} {sum}");
+    let summed = part("sum", labels);
+    assert!((summed - sum).abs() < 1e-5, "{what}: {summed} {sum}");
     // Bounds that each of them has.
     for bound in [0.01, 0.1, 1.0] {
         let expected = values.iter().filter(|value| **value <= bound).count();
         let counted = part("bucket", &format!("{labels} le=\"{bound}\""));
         assert_eq!(counted, expected as f64, "{what} {bound}");
+    }
+}
+
+/// Fails unless the live page tells of each request of one sequence what its row says, and of all of them what all rows say.
+async fn assert_live(front: &Front, rows: &[Row]) {
+    let news = front.get("/live.json").await.json();
+    let requests = news["requests"].as_array().unwrap();
+    assert_eq!(requests.len(), 20);
+    for shown in requests {
+        let id = shown["req_id"].as_str().unwrap();
+        let Some(row) = rows.iter().find(|row| row["req_id"] == id) else {
+            assert_eq!([&shown["sequences"], &shown["output_tokens"]], [3, 12]);
+            continue;
+        };
+        let told = ["worker", "outcome"].map(|name| shown[name].as_str().unwrap());
+        assert_eq!(told, [&row["worker"], &row["outcome"]]);
+        if row["outcome"] != "ok" {
+            // A server's message is not shown.
+            continue;
+        }
+        same_cells(front, &shown["number"], row).await;
+        let tokens = number(row, "request_output_tokens") as u64;
+        assert_eq!(shown["output_tokens"], tokens);
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 2e-6, "{a} {b} {shown} {row:?}");
+        let parts = shown["parts"].as_array().unwrap();
+        let end = |part: Option<&Value>| part.unwrap()["end"].as_f64().unwrap();
+        near(end(parts.last()), number(row, "total_latency"));
+        if row["stream"] == "True" {
+            let mut before = parts.iter().filter(|part| part["is_after"] == false);
+            near(end(before.next_back()), number(row, "ttft_observed"));
+        }
+    }
+    let mut quantiles = news["window"]["quantiles"].as_array().unwrap().iter();
+    let queue = quantiles.find(|one| one["name"] == "pure_queue_time");
+    let told = rows.iter().filter(|row| !row["pure_queue_time"].is_empty());
+    assert_eq!(queue.unwrap()["count"], told.count());
+}
+
+/// Every cell of the request's page is that of its row.
+async fn same_cells(front: &Front, shown: &Value, row: &Row) {
+    let one = front.get(&format!("/requests/{shown}.json")).await.json();
+    let cells = one["columns"].as_array().unwrap();
+    for column in &COLUMNS {
+        let (name, written) = (column.name, &row[column.name]);
+        let cell = cells.iter().find(|cell| cell["name"] == name);
+        let is_same = match cell.map(|cell| &cell["values"][0]) {
+            None => written.is_empty(),
+            Some(Value::Bool(yes)) => written.eq_ignore_ascii_case(&yes.to_string()),
+            Some(Value::Number(is)) => (is.as_f64().unwrap() - number(row, name)).abs() < 1e-6,
+            Some(value) => value.as_str().unwrap() == written,
+        };
+        assert!(is_same, "{name} {written} {cell:?}");
     }
 }
 
@@ -72,7 +115,7 @@ const CHAT: &str = r#"{"model":"sim-llama","messages":[{"role":"user","content":
 const REPLY: &str = r#"{"text":"a b c","sampling_params":{"max_new_tokens":3}}"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn histograms_hold_what_the_rows_say() {
+async fn histograms_and_the_live_page_hold_what_the_rows_say() {
     let sim = generator::sim(|config| {
         config.profile.tokenize_ms = 0.5;
         config.profile.max_running_requests = 2;
@@ -84,14 +127,14 @@ async fn histograms_hold_what_the_rows_say() {
     let front = Front::with(&[router.addr], |config| config.workers = workers).await;
     // What has not happened is shown as 0.
     let metrics = front.proxy.metrics().clone();
-    let idle = scrape(&metrics);
+    let idle = metrics.text();
     for key in [
         "queuescope_attempts_total{outcome=\"ok\",worker=\"w1\"}",
         "queuescope_worker_in_flight{phase=\"streaming\",worker=\"w1\"}",
         "queuescope_joins_total{by=\"nothing\"}",
         "queuescope_passed_through_total",
     ] {
-        assert_eq!(idle.get(key), Some(&0.0), "{key} {idle:?}");
+        assert_says(&idle, &format!("\n{key} 0\n"));
     }
     let asked = [
         ("/generate", GENERATE),
@@ -112,9 +155,10 @@ async fn histograms_hold_what_the_rows_say() {
     until("all rows", || rows(&path).len() == 4 * (asked.len() + 2)).await;
     // A hop may end its attempt when the row of the front's request is written already: each request has one at each server.
     let attempts = "queuescope_attempts_total";
-    let ended = || total(&scrape(&metrics), attempts, "") == (2 * clients.len()) as f64;
+    let ended = || total(&metrics.text(), attempts, "") == (2 * clients.len()) as f64;
     until("all attempts", ended).await;
-    let told = scrape(&metrics);
+    let told = metrics.text();
+    assert_live(&front, &rows(&path)).await;
     let rows = front.rows().await;
     let all: Vec<&Row> = rows.iter().collect();
     let is_ok = |row: &&Row| row["outcome"] == "ok";
@@ -122,7 +166,7 @@ async fn histograms_hold_what_the_rows_say() {
     assert_eq!((ok.len(), all.len()), (24, 28));
 
     // What each sequence waited for is judged when the proxy ends, at the latest.
-    let ended = scrape(&metrics);
+    let ended = metrics.text();
     let causes = "slots kv_memory prefill_turn not_seen_here unknown".split(' ');
     let causes = causes.map(|cause| format!("cause=\"{cause}\""));
     let wait = "queuescope_wait_cause_seconds_total";

@@ -6,7 +6,7 @@ use queuescope::request::{
 };
 use serde_json::json;
 
-use crate::support::observed::{AT, JSON, STREAM, at_once, begun, in_pieces, streamed};
+use crate::support::observed::{AT, JSON, STREAM, at_once, begun, in_pieces};
 use crate::support::table;
 
 const SMG_STREAM_ERROR: &str = "{\"error\":{\"message\":\"Stream error: error decoding response body: request or \
@@ -112,7 +112,11 @@ SMG_STREAM_ERROR | stream | upstream_died
 {"text":"a","meta_info":{"id":"i","finish_reason":{"type":"abort","message":"m","status_code":503}}} | stream | rejected
 {"text":"a","meta_info":{"id":"i","finish_reason":{"type":"abort","message":"m","status_code":500}}} | stream | server_error
 {"object":"error","message":"m","code":500} | application/json | server_error
-{"text":"a","message":"be well","meta_info":{"id":"i"}} | application/json | ok"#;
+{"text":"a","message":"be well","meta_info":{"id":"i"}} | application/json | ok
+{"id":"i","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"abort"}]} | stream | engine_abort
+{"id":"i","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]} | stream | ok
+{"id":"i","choices":[{"index":0,"message":{"content":"a"},"finish_reason":"abort"}]} | application/json | engine_abort
+{"id":"i","choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}]} | application/json | ok"#;
 
 #[test]
 fn an_error_is_no_success_inside_a_200_either() {
@@ -126,12 +130,22 @@ fn an_error_is_no_success_inside_a_200_either() {
         let (status, kind) = kind
             .parse()
             .map_or((200, kind), |status| (status, "text/plain"));
-        let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".to_owned());
+        let is_chat = body.contains("choices");
+        let endpoint = if is_chat {
+            Endpoint::Chat
+        } else {
+            Endpoint::Generate
+        };
+        let mut observer = Observer::new(Side::Front, endpoint, "r".to_owned());
         observer.response_head(status, Some(kind), false, AT);
         let row = &in_pieces(observer, [(0, sent)], End::Complete)[0];
         assert_eq!(row.outcome().name(), expected, "{body}");
         let error = row.error.as_deref().unwrap_or_default();
-        assert!(kind != STREAM || error.contains('m'), "{body}: {error}");
+        assert!(
+            kind != STREAM || is_chat || error.contains('m'),
+            "{body}: {error}"
+        );
+        assert!(!is_chat || row.has_generated_text == Some(true), "{body}");
         let is_whole = row.generation_whole != Some(false);
         assert!(!body.contains("abort") || !is_whole, "{body}");
     }
@@ -189,26 +203,6 @@ fn usage_speaks_of_a_sequence_only_where_nothing_better_does_and_the_id_is_the_f
         let rows = rows.into_iter();
         let tokens = rows.map(|row| (row.output_tokens(), row.cached_tokens));
         assert_eq!(Vec::from_iter(tokens), expected, "{choices}");
-    }
-}
-
-#[test]
-fn an_abort_shows_in_the_choices_of_openai_too() {
-    let choice = |said: &str, reason| {
-        let message = json!({"content": "a"});
-        json!({"id": "i", "choices": [{"index": 0, said: message, "finish_reason": reason}]})
-    };
-    for (reason, expected) in [("abort", Outcome::EngineAbort), ("stop", Outcome::Ok)] {
-        let events = [None, Some(reason)].map(|reason| choice("delta", reason).to_string());
-        let events = events.into_iter().chain(["[DONE]".to_owned()]);
-        let message = choice("message", Some(reason)).to_string();
-        for rows in [
-            streamed(Endpoint::Chat, events, 0),
-            at_once(Endpoint::Chat, JSON, &message),
-        ] {
-            let told = (rows[0].outcome(), rows[0].has_generated_text);
-            assert_eq!(told, (expected, Some(true)), "{reason}");
-        }
     }
 }
 

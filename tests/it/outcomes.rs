@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use futures_util::future::join_all;
 use queuescope::clock::Stamp;
 use queuescope::request::{self, Outcome, csv as lines};
 
@@ -9,8 +10,8 @@ use crate::support::generator;
 use crate::support::observed::STREAM;
 use crate::support::proxy::{Front, Row, assert_outcome, assert_row, playing};
 use crate::support::table;
-use crate::support::upstream::{DONE, EVENT, LEFT, Step, Upstream, leaving, refusing};
-use crate::support::wire::{chunk, stream_head};
+use crate::support::upstream::{DONE, EVENT, Step, Upstream, refusing};
+use crate::support::wire::{chunk, stream_head, until};
 
 /// The generator's row of one request to `addr`, with `more` on its command line.
 async fn of_generator(addr: SocketAddr, more: &str) -> Row {
@@ -82,32 +83,44 @@ const WHOLE: &str = r#"
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_came_whole_is_judged_by_what_is_in_it() {
     // Those who frame a part anew pass on what looks whole.
-    for [head, body, outcome, error, generation, text, unread] in table(WHOLE.trim_start()) {
-        let head = head.replace(", ", "\r\ncontent-type: ");
-        let head = head.replace("; ", "\r\n");
-        let body = body.replace("EVENT ", EVENT).replace("DONE", DONE);
-        let body = body.replace("COMMENT", ": nothing yet\n\n");
-        for row in rows_of(vec![answer(&head, &body)]).await {
-            assert_outcome(&row, outcome, error);
-            let told = ["generation_whole", "has_generated_text", "unread"];
-            let told = told.map(|column| row[column].as_str());
-            assert_eq!(told, [generation, text, unread], "{row:?}");
-            assert_eq!(row["message_whole"], "True", "{row:?}");
-            // What is not read is only timed.
-            let tokens = [&row["token_chunks"], &row["first_token_time"]];
-            assert!(unread.is_empty() || tokens == ["", ""], "{row:?}");
-        }
-    }
+    let cases = table(WHOLE.trim_start()).map(
+        async |[head, body, outcome, error, generation, text, unread]| {
+            let head = head.replace(", ", "\r\ncontent-type: ");
+            let head = head.replace("; ", "\r\n");
+            let body = body.replace("EVENT ", EVENT).replace("DONE", DONE);
+            let body = body.replace("COMMENT", ": nothing yet\n\n");
+            for row in rows_of(vec![answer(&head, &body)]).await {
+                assert_outcome(&row, outcome, error);
+                let told = ["generation_whole", "has_generated_text", "unread"];
+                let told = told.map(|column| row[column].as_str());
+                assert_eq!(told, [generation, text, unread], "{row:?}");
+                assert_eq!(row["message_whole"], "True", "{row:?}");
+                // What is not read is only timed.
+                let tokens = [&row["token_chunks"], &row["first_token_time"]];
+                assert!(unread.is_empty() || tokens == ["", ""], "{row:?}");
+            }
+        },
+    );
+    join_all(cases).await;
     let nothing = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
     for row in rows_of(vec![send(nothing)]).await {
         assert_outcome(&row, "upstream_died", "without its end");
     }
     // Who asked for no stream expects no event.
-    for (kind, outcome) in [("application/json", "ok"), (STREAM, "upstream_died")] {
-        let empty = answer(&format!("200 OK\r\ncontent-type: {kind}"), "");
-        let server = Upstream::playing(vec![empty]).await;
-        let row = of_generator(server.addr, "--disable-stream").await;
-        assert_outcome(&row, outcome, "");
+    let no_content = "HTTP/1.1 204 No Content\r\ncontent-type: application/json\r\n\r\n";
+    for (empty, outcome) in [
+        (answer("200 OK\r\ncontent-type: application/json", ""), "ok"),
+        (send(no_content), "ok"),
+        (
+            answer(&format!("200 OK\r\ncontent-type: {STREAM}"), ""),
+            "upstream_died",
+        ),
+    ] {
+        let (_server, front) = playing(vec![empty], "").await;
+        let before = of_generator(front.addr(), "--disable-stream").await;
+        for row in [before, front.only_row().await] {
+            assert_outcome(&row, outcome, "");
+        }
     }
 }
 
@@ -121,14 +134,15 @@ async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
     let json = framed("application/json", long, json);
     let events = |more| framed(STREAM, more, &format!("{EVENT}{DONE}"));
     let stream = [stream_head(), chunk(EVENT), chunk(DONE)].concat();
-    for (last, bytes) in [
+    let cases = [
         (Step::Close, stream.clone()),
         (Step::Reset, stream.clone()),
         (Step::Close, [&stream[..], b"0\r\n"].concat()),
         (Step::Close, json),
         (Step::Close, events(long)),
         (Step::Reset, events("")),
-    ] {
+    ];
+    let cases = cases.map(async |(last, bytes)| {
         // A reset takes what has not been read yet with it.
         let pause = Step::Pause(std::time::Duration::from_millis(300));
         let steps = match last {
@@ -143,7 +157,8 @@ async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
         let (_server, front) = playing(steps, "").await;
         let response = front.ask("/generate", "", b"{}").await;
         assert!(!response.whole, "the client must see it: {response:?}");
-    }
+    });
+    join_all(cases).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,14 +167,21 @@ async fn the_proxys_own_errors_are_told_from_a_servers() {
     let front = Front::start(nowhere).await;
     let before = of_generator(front.addr(), "").await;
     let front = front.only_row().await;
-    let line = format!("--random-input-len 3 {LEFT}");
-    let url = format!("http://{}", leaving().await);
-    let plan = generator::plan(&url, &line).unwrap();
-    let run = generator::drive(plan).await.unwrap();
+    // A server that goes with the first request: the second finds nobody.
+    let server = Upstream::playing(vec![Step::Silence]).await;
+    let line = "--num-prompts 2 --max-concurrency 1 --random-input-len 3";
+    let plan = generator::plan(&format!("http://{}", server.addr), line).unwrap();
+    let goes = async {
+        until("the first request", || !server.seen().is_empty()).await;
+        drop(server);
+    };
+    let (run, ()) = tokio::join!(generator::drive(plan), goes);
+    let run = run.unwrap();
     let mut alone = run.rows.iter();
     let alone = alone.find(|row| row.outcome() == Outcome::ConnectError);
     let alone = as_written(alone.unwrap());
     assert_outcome(&front, "proxy_error", "refused");
+    assert_row(&front, "status=502, attempts=0, finish_time=");
     assert_outcome(&before, "proxy_error", "502");
     assert_outcome(&alone, "connect_error", "refused");
     assert_row(&alone, "attempts=0, sent_time=");

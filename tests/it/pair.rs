@@ -38,6 +38,13 @@ struct How {
     has_roles: bool,
 }
 
+const ROLES: How = How {
+    has_no_front: false,
+    split: None,
+    has_spans: false,
+    has_roles: true,
+};
+
 /// A request that was played again.
 struct Played {
     rows: Vec<Row>,
@@ -137,7 +144,7 @@ async fn check_played(dispatch: &Dispatch, how: How) {
 }
 
 /// The parts of the rows that were read back; they add up to each row's time.
-pub fn parts(path: &Path) -> Vec<Vec<(String, f64)>> {
+fn parts(path: &Path) -> Vec<Vec<(String, f64)>> {
     let table = read_rows(path);
     let of = |at| {
         let Some(breakdown) = Breakdown::of(&table.row(at)) else {
@@ -257,11 +264,7 @@ async fn each_recorded_request_is_one_row_that_names_both_servers() {
     let is_given = std::env::var_os("PD_RECORDINGS").is_some();
     assert!(is_given || all.len() >= 27, "the recordings are there");
     for split in [None, Some(7)] {
-        let how = How {
-            split,
-            has_roles: true,
-            ..How::default()
-        };
+        let how = How { split, ..ROLES };
         join_all(all.iter().map(|of| check_played(of, how))).await;
     }
 }
@@ -352,11 +355,7 @@ async fn legs_without_a_room_are_one_row_by_their_trace() {
         dispatch.prefill.body.clone_from(&dispatch.body);
         dispatch.decode.body.clone_from(&dispatch.body);
         dispatch.rooms.clear();
-        let how = How {
-            has_roles: true,
-            ..How::default()
-        };
-        play(dispatch, how).await.check(dispatch);
+        play(dispatch, ROLES).await.check(dispatch);
     }
 }
 
@@ -423,11 +422,7 @@ fn late_prefill(router: Router) -> Dispatch {
 async fn a_router_that_holds_the_first_token_for_prefills_reply_is_told_so() {
     for (router, is_held) in [(Router::Old, true), (Router::Smg, false)] {
         let dispatch = late_prefill(router);
-        let how = How {
-            has_roles: true,
-            ..How::default()
-        };
-        let played = play(&dispatch, how).await;
+        let played = play(&dispatch, ROLES).await;
         played.check(&dispatch);
         let mut parts = played.parts[0].iter();
         let has_part = parts.any(|(name, _)| name == "router hold");

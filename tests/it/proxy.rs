@@ -19,11 +19,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::support::admin::{ask, get};
+use crate::support::admin::{ask, get, metric};
 use crate::support::clients::{Clients, server};
 use crate::support::collector::{CLIENT, Collector};
 use crate::support::docs::assert_file;
-use crate::support::generator::sim;
 use crate::support::http2::{Answer, Http2};
 use crate::support::listening::Listening;
 use crate::support::process::{Done, NOTIFY, PROGRAM, Process, limited, queuescope, run_aside};
@@ -35,7 +34,7 @@ use crate::support::recordings::{self, Recording};
 use crate::support::router::free_port;
 use crate::support::tls::Authority;
 use crate::support::upstream::{
-    DONE, EVENT, Gate, Seen, Step, Upstream, begun, done, endless, gated, refusing,
+    DONE, EVENT, Gate, Seen, Step, Upstream, begun, done, endless, gated, refusing, refusing_yet,
 };
 use crate::support::wire::{
     self, Client, PATIENCE, Reader, Response, chunk, headers, json_response, post, post_chunked,

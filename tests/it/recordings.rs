@@ -10,15 +10,9 @@ use queuescope::table::cells::RowWriter;
 use serde_json::Value;
 
 use crate::support::docs::assert_file;
-use crate::support::observed::exchange;
+use crate::support::observed::{AT, exchange};
 use crate::support::read_rows;
 use crate::support::recordings::{self, Recording};
-
-const SENT: i64 = 1_795_168_000_000_000_000;
-
-fn stamp(t: f64) -> Stamp {
-    Stamp::from_nanos(SENT).plus_seconds(t)
-}
 
 /// The records of a recording whose body is fed in `pieces`.
 fn observe<B: AsRef<[u8]>>(
@@ -27,7 +21,7 @@ fn observe<B: AsRef<[u8]>>(
     pieces: &[(f64, B)],
 ) -> Vec<Row> {
     let mut observer = Observer::new(Side::Front, endpoint, recording.case.clone());
-    observer.row_mut().timeline.set(Moment::Arrival, stamp(0.0));
+    observer.row_mut().timeline.set(Moment::Arrival, AT);
     exchange(observer, recording, 0.0, pieces, 0.0)
 }
 
@@ -145,7 +139,7 @@ fn at_any_split_the_rows_are_the_same_and_no_read_between_makes_them_inconsisten
 
 /// The row of a request through all of our places, its moments 1 ms apart, on clocks that are `apart`.
 fn through_all(side: Side, apart: Option<Offset>) -> Row {
-    let stamp = |n: i64| Stamp::from_nanos(SENT + n * 1_000_000);
+    let stamp = |n: i64| AT.plus_nanos(n * 1_000_000);
     let mut observer = Observer::new(side, Endpoint::Chat, "all".into());
     let timeline = &mut observer.row_mut().timeline;
     // One server's: what only a pair has keeps no place among them.
@@ -193,7 +187,7 @@ fn through_all(side: Side, apart: Option<Offset>) -> Row {
 /// All columns of all of them, as the CSV has them: with the engine's clock unknown, and told.
 #[test]
 fn the_rows_are_as_they_were() {
-    let mut writer = RowWriter::new(Vec::new(), stamp(0.0)).unwrap();
+    let mut writer = RowWriter::new(Vec::new(), AT).unwrap();
     let mut write = |records: &[Row]| {
         for row in Row::ended(records.to_vec()) {
             writer.write(&row).unwrap();
@@ -205,7 +199,7 @@ fn the_rows_are_as_they_were() {
         write(&records);
         for record in &mut records {
             if let Some(created) = record.timeline.raw(Moment::ServerCreated) {
-                let nanos = created.nanos_since(stamp(0.001));
+                let nanos = created.nanos_since(AT.plus_seconds(0.001));
                 let apart = apart(nanos, 250_000).map_or(Relation::Unknown, Relation::Apart);
                 record.timeline.relate(ClockOf::Engine, apart);
                 write(std::slice::from_ref(record));
@@ -229,15 +223,16 @@ fn halves(of: &(Endpoint, Recording), how: (usize, Side, Option<Relation>, bool)
     let mut observer = Observer::new(side, *endpoint, id);
     // All before the response of our own processes.
     for (moment, n) in Moment::ALL[..7].iter().zip(-9..) {
-        let own = Some(stamp(0.001 * f64::from(n))).filter(|_| moment.clock(side) == side.clock());
+        let own = Some(AT.plus_seconds(0.001 * f64::from(n)))
+            .filter(|_| moment.clock(side) == side.clock());
         observer.row_mut().timeline.set(*moment, own);
     }
     if let Some(relation) = relation.filter(|_| side != Side::Hop) {
         let is_same = relation == Relation::Same;
         let mut stamps = Stamps {
             clock: if is_same { "own" } else { "other" }.to_owned(),
-            arrival: Some(stamp(-0.005)),
-            forwarded: Some(stamp(-0.004)),
+            arrival: Some(AT.plus_seconds(-0.005)),
+            forwarded: Some(AT.plus_seconds(-0.004)),
             worker: Some("w0".to_owned()),
             ..Stamps::default()
         };

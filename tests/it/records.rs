@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
@@ -27,31 +27,26 @@ fn start(upstream: SocketAddr, folder: &Arc<TempDir>) -> Process {
     Process::in_folder(folder.clone(), &["--config", config.to_str().unwrap()])
 }
 
-/// Ids of requests that were answered in full.
-type Answered = Arc<Mutex<BTreeSet<String>>>;
-
-/// Sends requests one after another until the other side is gone, or `limit` are answered.
-async fn keep_asking(front: SocketAddr, name: String, limit: usize, answered: Answered) {
+/// Sends requests one after another until the other side is gone, or `limit` are answered. Returns how many were, in full.
+async fn keep_asking(front: SocketAddr, name: String, limit: usize) -> usize {
     let Ok(stream) = TcpStream::connect(front).await else {
-        return;
+        return 0;
     };
     let mut client = Client::from_stream(stream);
     for n in 0..limit {
-        let id = format!("{name}-{n}");
-        let request = post("/generate", &format!("x-request-id: {id}\r\n"), b"{}");
+        let request = post("/generate", &format!("x-request-id: {name}-{n}\r\n"), b"{}");
         let sent = client.stream.write_all(&request).await;
         if sent.is_err() || !client.response().await.whole {
-            return;
+            return n;
         }
-        answered.lock().unwrap().insert(id);
     }
+    limit
 }
 
 /// Eight clients that keep asking.
-fn load(front: SocketAddr, name: &str, limit: usize, answered: &Answered) -> JoinSet<()> {
-    let clients = 0..8;
-    let ask = |n| keep_asking(front, format!("{name}.{n}"), limit, answered.clone());
-    clients.map(ask).collect()
+fn load(front: SocketAddr, name: &str, limit: usize) -> JoinSet<usize> {
+    let ask = |n| keep_asking(front, format!("{name}.{n}"), limit);
+    (0..8).map(ask).collect()
 }
 
 fn records(folder: &Path) -> Vec<PathBuf> {
@@ -98,28 +93,26 @@ async fn killed_processes_leave_whole_rows_but_for_the_last_and_take_none_of_ano
         ids.iter().filter(|id| id.starts_with(name)).count()
     };
     let mut survivor = start(server.addr, &folder);
-    let answered = Answered::default();
-    let mut lasting = load(survivor.front, "lasting", 150, &answered);
+    let lasting = load(survivor.front, "lasting", 150);
     for round in 0..ROUNDS {
         let name = format!("killed{round}");
         let mut killed = start(server.addr, &folder);
-        let mut doomed = load(killed.front, &name, 100_000, &Answered::default());
+        let doomed = load(killed.front, &name, 100_000);
         let both = || rows_of(&name) > 100 && rows_of("lasting") > 100;
         until("rows of both under load", both).await;
         killed.signal(Signal::SIGKILL);
         killed.exit().await;
-        while doomed.join_next().await.is_some() {}
+        doomed.join_all().await;
     }
-    while lasting.join_next().await.is_some() {}
+    assert_eq!(lasting.join_all().await, [150; 8]);
     survivor.signal(Signal::SIGTERM);
     survivor.exit().await;
     let all = ids(folder.path(), ROUNDS);
     let rows: BTreeSet<String> = all.iter().cloned().collect();
     assert_eq!(rows.len(), all.len(), "a row stands twice");
-    let answered = answered.lock().unwrap();
-    assert_eq!(answered.len(), 8 * 150);
     // Nothing is lost of a process that ends in good order, and the others' death took none of it.
-    let missing: Vec<_> = answered.difference(&rows).collect();
+    let answered = (0..8).flat_map(|n| (0..150).map(move |id| format!("lasting.{n}-{id}")));
+    let missing: Vec<String> = answered.filter(|id| !rows.contains(id)).collect();
     let said: Vec<String> = survivor.lines.try_iter().collect();
     assert!(missing.is_empty(), "missing: {missing:?}\n{said:#?}");
     // A crowd of rows goes into one file as a block, so that a busy machine makes few.

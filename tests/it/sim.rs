@@ -68,18 +68,16 @@ fn ms(after: i64) -> Stamp {
     START.plus_nanos(after * 1_000_000)
 }
 
-/// The `meta_info` of an event.
-fn meta(event: &[u8]) -> Value {
-    let json = event.strip_prefix(b"data: ").unwrap();
-    let mut event: Value = serde_json::from_slice(json).unwrap();
-    event["meta_info"].take()
-}
-
-/// That of each event of a stream, which ends as streams do.
+/// The `meta_info` of each event of a stream, which ends as streams do.
 fn infos(response: &Response) -> Vec<Value> {
     let (last, events) = response.chunks.split_last().unwrap();
     assert_eq!(last, b"data: [DONE]\n\n");
-    events.iter().map(|event| meta(event)).collect()
+    let of_event = |event: &Vec<u8>| {
+        let json = event.strip_prefix(b"data: ").unwrap();
+        let mut event: Value = serde_json::from_slice(json).unwrap();
+        event["meta_info"].take()
+    };
+    events.iter().map(of_event).collect()
 }
 
 /// What a server answers to a body.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nix::sys::signal::Signal;
 use queuescope::clock::{Clock, Stamp};
 use queuescope::error::Error;
-use queuescope::request::{GIVEN_UP, Moment, Outcome, Period, Row, StageSet};
+use queuescope::request::{Moment, Outcome, Row};
 use queuescope::traffic::{self, LiveProgress, Run, RunPlan, Stop};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -84,15 +84,22 @@ async fn good() -> Upstream {
     Upstream::always(recorded("generate_stream")).await
 }
 
-/// A server whose requests of these turns get the recorded answer, while all others get `other`.
-async fn good_at(turns: fn(usize) -> bool, other: Step) -> Upstream {
+/// The same for so many requests; it never answers those after them.
+async fn good_for(requests: usize) -> Upstream {
     let good = Step::Send(recorded("generate_stream"));
-    Upstream::start(move |turn, _| vec![if turns(turn) { &good } else { &other }.clone()]).await
+    let step = move |turn| {
+        if turn < requests {
+            good.clone()
+        } else {
+            Step::Silence
+        }
+    };
+    Upstream::start(move |turn, _| vec![step(turn)]).await
 }
 
-/// A server that fails requests.
-fn failing() -> Step {
-    Step::Send(recorded("err_generate_too_long"))
+/// A server that refuses requests.
+async fn failing() -> Upstream {
+    Upstream::always(recorded("err_generate_too_long")).await
 }
 
 /// A server that answers once the gate is open.

@@ -48,9 +48,14 @@ fn run(flags: &[&str]) -> Result<(String, Option<String>), String> {
     command::run(&args).map_err(|error| error.to_string())
 }
 
-/// What is said, in words, of loads under flags; it must go well.
+/// What is said, in words, of loads under flags, and why nothing was predicted or found.
+fn tried(loads: &[&str], line: &str) -> (String, Option<String>) {
+    run(&[loads, &flags(line)].concat()).unwrap()
+}
+
+/// The same where all went well.
 fn said(loads: &[&str], line: &str) -> String {
-    let (said, refused) = run(&[loads, &flags(line)].concat()).unwrap();
+    let (said, refused) = tried(loads, line);
     assert_eq!(refused, None);
     said
 }
@@ -238,6 +243,10 @@ fn predictions_hold_together() {
     assert!(made[0]["error"]["request_throughput"].is_null(), "{made}");
     let shown = said(&[&load], "--set max_total_tokens=10");
     assert!(!shown.contains("  ±"), "{shown}");
+    // They have failed in the table.
+    let mut lines = shown.lines();
+    let line = lines.find(|line| line.starts_with("predicted: ")).unwrap();
+    assert_eq!(line.split_whitespace().nth(3), Some("300"), "{shown}");
     // Of no request there is no latency.
     for latency in ["ttft_ms", "total_latency_ms", "pure_queue_time_ms"] {
         for figure in ["mean", "p50", "p99"] {
@@ -324,7 +333,7 @@ fn an_engine_that_explains_nothing_predicts_nothing() {
         }
     }
     let (_folder, path) = written(&load, ["cached_tokens", ""]);
-    let (shown, refused) = run(&[&path, "--format", "json"]).unwrap();
+    let (shown, refused) = tried(&[&path], "--format json");
     let refused = refused.unwrap();
     assert_says(&refused, "no prediction is possible");
     assert_says(&refused, "more than 20 %");
@@ -344,7 +353,7 @@ fn a_full_kv_cache_is_named_and_its_size_can_be_given() {
     let (folder, path) = written(&served(&Model::default(), &load), ["cached_tokens", ""]);
     let profile = folder.path().join("learnt.toml");
     let (path, kept) = (path.as_str(), profile.to_str().unwrap());
-    let (shown, refused) = run(&[path, "--profile", kept]).unwrap();
+    let (shown, refused) = tried(&[path], &format!("--profile {kept}"));
     let refused = refused.unwrap();
     for text in [&shown, &refused] {
         assert_says(text, "rows.csv: the KV memory was full for ");
@@ -372,7 +381,7 @@ fn what_a_given_limit_explains_is_replayed() {
         load.requests[at].arrival = load.requests[60].arrival;
     }
     let (_folder, path) = written(&served(&Model::default(), &load), ["cached_tokens", ""]);
-    let (_, refused) = run(&[&path]).unwrap();
+    let (_, refused) = tried(&[&path], "");
     assert_says(&refused.unwrap(), "what it waited for is not known for ");
     let all = told(&[&path], "--max-running-requests 1");
     assert_eq!(all["loads"][0]["notes"], json!([]));

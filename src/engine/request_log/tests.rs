@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use super::*;
-use crate::clock::{Clock, NANOS, Stamp};
+use crate::clock::{Clock, NANOS};
 use crate::engine::join::{EndedRequest, JoinTable};
 use crate::engine::{JoinOutput, Joiner};
 use crate::request::{Endpoint, Outcome, Row, Side};
@@ -54,7 +54,7 @@ impl Logs {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path.join(name)
+        self.root.path().join("logs").join(name)
     }
 
     fn append(&self, name: &str, text: &str) {
@@ -153,6 +153,7 @@ fn of_many_hours_few_are_read_and_one_that_is_again_among_the_latest_is_not_read
     logs.ids();
     let oldest = hour(40 - MAX_FILES);
     logs.append(&oldest, &line("a", 0));
+    logs.append(&hour(39 - MAX_FILES), &line("older", 0));
     assert_eq!(logs.ids(), ["a"]);
     // A newer one displaces it, and is removed.
     logs.append(&hour(39), &line("new", 0));
@@ -202,8 +203,8 @@ fn a_listing_that_fails_changes_nothing() {
     assert_eq!(logs.ids(), ["b"]);
 }
 
-/// Joins one request, whose deadline and next reading are given, until the end. Returns how many lines were joined.
-fn joined(logs: LogReader, next_read: Stamp, end: Stamp) -> u64 {
+/// Joins one request, which waits until `end` at most, until the process's end. Returns how many lines were joined.
+fn joined(logs: LogReader, end: Stamp) -> u64 {
     let clock = Clock::system();
     let now = clock.now();
     let row = Row {
@@ -230,7 +231,6 @@ fn joined(logs: LogReader, next_read: Stamp, end: Stamp) -> u64 {
         clock,
         table,
         logs: Some(logs),
-        next_read,
         end: Some(end),
     };
     joiner.run();
@@ -241,56 +241,33 @@ fn joined(logs: LogReader, next_read: Stamp, end: Stamp) -> u64 {
 #[test]
 fn a_request_that_waits_gets_its_line_while_the_process_runs_and_at_its_end() {
     let now = Clock::system().now();
-    let later = now.plus_seconds(60.0);
     // The last requests have waited long enough when the end has come.
-    for (next_read, end) in [(now, later), (later, now)] {
+    for end in [now.plus_seconds(60.0), now] {
         let mut logs = Logs::new();
-        logs.ids();
+        let reader = LogReader::start(std::mem::take(&mut logs.folder));
+        // The last reading begins after this one, and after the last line.
+        assert_eq!(reader.readings.recv(), Ok(Vec::new()));
         // More than is read at once.
         for _ in 0..2 {
             logs.append(HOUR, &("x".repeat(MAX_READ_BYTES as usize) + "\n"));
         }
         logs.append(HOUR, &line("a", 0));
-        let reader = LogReader::start(logs.folder);
-        assert_eq!(joined(reader, next_read, end), 1, "{next_read:?}");
+        assert_eq!(joined(reader, end), 1, "{end:?}");
     }
-}
-
-/// A reader whose first reading has begun, and the ends that its thread has.
-fn begun_reader() -> (LogReader, Receiver<()>, Sender<Reading>) {
-    let (request, requested) = mpsc::channel();
-    let (sender, readings) = mpsc::channel();
-    let reader = LogReader {
-        path: PathBuf::new(),
-        request,
-        readings,
-        is_reading: true,
-        waited: Duration::ZERO,
-        is_silence_logged: false,
-    };
-    (reader, requested, sender)
 }
 
 #[test]
 fn a_disk_that_never_answers_holds_up_neither_rows_nor_the_end() {
-    let (reader, _requested, _sender) = begun_reader();
-    let now = Clock::system().now();
-    assert_eq!(joined(reader, now, now.plus_nanos(NANOS / 10)), 0);
-}
-
-#[test]
-fn the_last_reading_begins_after_the_last_line() {
-    let mut logs = Logs::new();
-    logs.ids();
-    logs.append(HOUR, &line("a", 0));
-    let (reader, requested, sender) = begun_reader();
-    sender.send(Reading::default()).unwrap();
-    let mut later = Some(logs.folder.poll());
-    std::thread::spawn(move || {
-        for () in requested {
-            let _ = sender.send(later.take().unwrap_or_default());
-        }
-    });
-    let now = Clock::system().now();
-    assert_eq!(joined(reader, now.plus_seconds(60.0), now), 1);
+    let (_sender, readings) = mpsc::sync_channel(1);
+    let reader = LogReader {
+        path: PathBuf::new(),
+        stop: mpsc::channel().0,
+        readings,
+        last_reading: None,
+        is_silence_logged: false,
+    };
+    assert_eq!(
+        joined(reader, Clock::system().now().plus_nanos(NANOS / 10)),
+        0
+    );
 }

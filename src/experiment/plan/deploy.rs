@@ -355,24 +355,30 @@ fn server_flags(
     flags.flatten().collect()
 }
 
-/// Returns a note on each given key that has no effect on what is started, which is no error.
-pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
-    let idle: &[&str] = match settings.keys.engine {
+/// Whether a key has no effect on what is started with this engine.
+pub fn is_idle(engine: EngineName, name: &str) -> bool {
+    let idle: &[&str] = match engine {
         EngineName::Sim => &[SGLANG, "sglang"],
         EngineName::Sglang => &["sim"],
         EngineName::External => &[STARTED, SGLANG, "sim", "sglang", "prefill", "decode", "env"],
     };
-    let is_idle = |name: &&String| {
-        let group = match name.split_once('.') {
-            Some((table, _)) => Some(table),
-            None => settings::key(name).and_then(|key| key.get_help_heading()),
-        };
+    let group = match name.split_once('.') {
+        Some((table, _)) => Some(table),
+        None => settings::key(name).and_then(|key| key.get_help_heading()),
+    };
+    group.is_some_and(|group| idle.contains(&group))
+}
+
+/// Returns a note on each given key that has no effect, which is no error.
+pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
+    let engine = settings.keys.engine;
+    let is_ineffective = |name: &&String| {
         // A plan that --print-plan wrote contains all defaults.
         let default = plan.defaults.get(name.as_str());
         let is_default = settings.values.get(*name) == default.map(|values| &values[0]);
-        !is_default && group.is_some_and(|group| idle.contains(&group))
+        !is_default && is_idle(engine, name)
     };
-    let engine = traffic::value_name(settings.keys.engine);
+    let engine = traffic::value_name(engine);
     let note = |name: &String| format!("{name} has no effect with engine {engine}");
-    plan.given.iter().filter(is_idle).map(note).collect()
+    plan.given.iter().filter(is_ineffective).map(note).collect()
 }

@@ -5,7 +5,8 @@ use serde_json::{Map, json};
 use toml::map::Map as TomlMap;
 use toml::{Table, Value};
 
-use super::is_table;
+use super::{is_key, is_table};
+use crate::config::sections::syntax_error;
 use crate::error::Error;
 use crate::report::files::plain;
 
@@ -26,12 +27,11 @@ const MAX_LABEL_CHARS: usize = 100;
 /// Reads a plan's file. Entries keep its order.
 ///
 /// # Errors
-/// It is not TOML: names the line and the problem.
+/// It is not TOML: names the line, its key and the problem.
 pub fn file(text: &str) -> Result<Vec<Entry>, Error> {
-    let table: Table = text.parse().map_err(|error: toml::de::Error| {
-        let at = error.span().map_or(0, |span| span.start);
-        let line = text.get(..at).unwrap_or_default().matches('\n').count() + 1;
-        Error::usage(format!("line {line}: {}", syntax_problem(text, &error)))
+    let table: Table = text.parse().map_err(|error| {
+        let (line, key, why) = syntax_error(text, &error, is_key);
+        Error::usage(format!("line {line}: {key}{why}"))
     })?;
     let mut entries = Vec::new();
     for (key, value) in table {
@@ -44,14 +44,6 @@ pub fn file(text: &str) -> Result<Vec<Entry>, Error> {
         }
     }
     Ok(entries)
-}
-
-/// Returns why `text` is not TOML, with the place, such as a key that is given twice.
-pub fn syntax_problem(text: &str, error: &toml::de::Error) -> String {
-    let place = error.span().and_then(|span| text.get(span)?.lines().next());
-    let place = place.filter(|place| !place.trim().is_empty());
-    let place = place.map(|place| format!(" `{place}`")).unwrap_or_default();
-    format!("{}{place}", error.message().trim())
 }
 
 /// Returns the value of a flag that was given with these texts. Several make a list, which is varied unless the key itself takes

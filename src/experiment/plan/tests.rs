@@ -1,13 +1,17 @@
 use std::path::Path;
 
-use clap::{Arg, Args as _, Command};
-
 use super::*;
 use crate::experiment::launch::{DeploymentSpec, ServerSpec};
-use ExperimentKind::{Node, Routing};
 
-fn plan(kind: ExperimentKind, text: &str) -> Result<Plan, Error> {
-    Plan::new(kind, Vec::new(), grid::file(text)?)
+/// Makes a plan of `node` or `routing`; of `node example` one whose keys are given over those of the built-in example.
+fn plan(kind: &str, text: &str) -> Result<Plan, Error> {
+    let (kind, has_example) = match kind.strip_suffix(" example") {
+        Some(kind) => (kind, true),
+        None => (kind, false),
+    };
+    let kind = ExperimentKind::named(kind).unwrap();
+    let example = if has_example { kind.example() } else { "" };
+    Plan::new(kind, grid::file(example)?, grid::file(text)?)
 }
 
 fn spec(settings: &Settings) -> DeploymentSpec {
@@ -17,8 +21,9 @@ fn spec(settings: &Settings) -> DeploymentSpec {
 /// Valid plans, each followed by its runs: what is started for them, and how they are loaded.
 const VALID: &str = "tests/data/experiment/right-plans.txt";
 
-fn describe(kind: ExperimentKind, text: &str) -> String {
+fn describe(kind: &str, text: &str) -> String {
     let plan = plan(kind, text).unwrap_or_else(|error| panic!("{text}: {error}"));
+    assert_is_kept(&plan);
     let runs = plan.runs.iter().map(|run| {
         let (found, load) = (spec(&run.settings), &run.settings.load);
         let servers = found.servers.iter().map(|server| match server {
@@ -48,21 +53,35 @@ fn describe(kind: ExperimentKind, text: &str) -> String {
             found.access.tls.ca,
         )
     });
-    let notes = deploy::ineffective_keys(&plan, &plan.runs[0].settings);
-    let notes = notes.iter().map(|note| format!("note: {note}\n"));
-    runs.chain(notes).collect()
+    let notes = notes(&plan).into_iter();
+    runs.chain(notes.map(|note| format!("note: {note}\n")))
+        .collect()
+}
+
+fn notes(plan: &Plan) -> Vec<String> {
+    deploy::ineffective_keys(plan, &plan.runs[0].settings)
+}
+
+/// A plan that is printed makes the same runs. What nobody gave is no reason for notes.
+fn assert_is_kept(before: &Plan) {
+    let text = before.to_toml();
+    let after = plan(before.kind.name(), &text).unwrap();
+    let runs = |plan: &Plan| {
+        let runs = plan.runs.iter();
+        let runs = runs.map(|run| (run.dir.clone(), format!("{:?}", run.settings)));
+        runs.collect::<Vec<_>>()
+    };
+    assert_eq!(runs(before), runs(&after), "{text}");
+    assert_eq!(notes(before), notes(&after), "{text}");
 }
 
 /// Compares a file of plans, `KIND: TEXT` where `\\n` ends a line, with what `describe` returns for each.
-fn golden(file: &str, describe: impl Fn(ExperimentKind, &str) -> String) {
+fn golden(file: &str, describe: impl Fn(&str, &str) -> String) {
     let expected = std::fs::read_to_string(file).unwrap();
     let plans = expected.lines().filter(|line| !line.starts_with(' '));
     let now = plans.map(|line| {
         let (kind, text) = line.split_once(": ").unwrap();
-        let found = describe(
-            ExperimentKind::named(kind).unwrap(),
-            &text.replace("\\n", "\n"),
-        );
+        let found = describe(kind, &text.replace("\\n", "\n"));
         format!("{line}\n    {}\n", found.trim_end().replace('\n', "\n    "))
     });
     let now: String = now.collect();
@@ -85,95 +104,4 @@ fn an_invalid_plan_is_refused_by_its_key_before_anything_starts() {
     golden(INVALID, |kind, text| {
         plan(kind, text).map_or_else(|error| error.to_string(), |_| "taken".to_owned())
     });
-}
-
-#[test]
-fn a_printed_plan_makes_the_same_runs() {
-    for text in [
-        "",
-        "request_rate = [5, inf]\nmax_running_requests = [8, 4]\nsim.decode_step_ms = 3.5\nmodel_path = \"a 'b'\"",
-        "preset = 'low-latency'\nchunked_prefill_size = 77\nrequest_rate = [1, 2]",
-        "router = 'sglang-router'\nrouting_policy = ['random', 'cache_aware']\nfailure_schedule = { 3 = [1], 10 = [] }\n[sglang_router]\ncache-threshold = 0.5",
-        "rate_curve = '0:5,60:50'",
-        // Keys that need quotes.
-        "engine = 'sglang'\nmodel_path = 'm'\nsglang.'a b' = 1\nsglang.'c.d' = 2\nsglang.'' = 3\nsglang.\"e\\nf\" = 5",
-        // Lists for one flag, which are not varied.
-        "engine = 'sglang'\nmodel_path = 'm'\nrouter = 'sglang-router'\nsglang.cuda_graph_bs = [[1, 2, 4]]\nsglang.x = [[]]\n\
-         sglang.y = [[1], [2, 3]]\nsglang_router.prometheus_duration_buckets = [[0.1, 1.0]]\ngoodput = ['ttft:500']",
-    ] {
-        let before = plan(Routing, text).unwrap();
-        let after = plan(Routing, &before.to_toml()).unwrap();
-        let runs = |plan: &Plan| {
-            let runs = plan.runs.iter();
-            let runs = runs.map(|run| (run.dir.clone(), format!("{:?}", run.settings)));
-            runs.collect::<Vec<_>>()
-        };
-        assert_eq!(runs(&before), runs(&after), "{text}");
-        // Printed defaults are no reason for notes.
-        let settings = &after.runs[0].settings;
-        assert_eq!(deploy::ineffective_keys(&after, settings), [""; 0]);
-    }
-}
-
-#[test]
-fn a_plan_shows_no_rate_where_something_else_says_when_requests_are_sent() {
-    let example = || grid::file(Node.example()).unwrap();
-    for given in [
-        "rate_curve = '0:5,60:50'",
-        "arrival = 'trace'\ndataset_name = 'mooncake'\ndataset_path = 'x'",
-    ] {
-        for example in [Vec::new(), example()] {
-            let given = grid::file(given).unwrap();
-            let plan = Plan::new(Node, example, given).unwrap();
-            let shown = plan.to_text();
-            assert!(!shown.contains("request_rate"), "{shown}");
-        }
-    }
-}
-
-#[test]
-fn the_examples_sweeps_are_dropped_where_given_keys_exclude_them() {
-    let search = "find_max_rate = true\ngoodput = ['ttft:500']";
-    let narrow_search = format!("{search}\nmax_running_requests = 8");
-    let server = "engine = 'external'\nservers = ['http://h:1']";
-    let servers = "engine = 'external'\nservers = ['http://h:1', 'http://h:2']";
-    let router = "engine = 'external'\nrouter = 'external'\nrouter_url = 'http://h:1'";
-    // Runs, max_running_requests, and the front's max_concurrent_requests.
-    for (kind, given, expected) in [
-        (Node, "", (3, 8, None)),
-        (Node, search, (1, 256, None)),
-        // The sweep would have no effect on servers that run already.
-        (Node, server, (1, 256, None)),
-        // Given keys stay.
-        (Node, &narrow_search, (1, 8, None)),
-        (Node, "preset = 'low-latency'", (1, 32, None)),
-        (Routing, "", (4, 4, Some("16"))),
-        (Routing, search, (1, 4, Some("16"))),
-        // The front's queue would be taken for the router's.
-        (Routing, "router = 'sglang-router'", (1, 4, None)),
-        (Routing, router, (1, 4, None)),
-        (Routing, "num_prefill = 1\nnum_decode = 1", (1, 4, None)),
-        // None of a kind is no pair.
-        (Routing, "num_prefill = 0", (4, 4, Some("16"))),
-        // Policies can be compared on servers that run already, too.
-        (Routing, servers, (4, 4, Some("16"))),
-    ] {
-        let example = grid::file(kind.example()).unwrap();
-        let found = Plan::new(kind, example, grid::file(given).unwrap()).unwrap();
-        let settings = &found.runs[0].settings;
-        let limit = settings.text("proxy.max_concurrent_requests");
-        let running = settings.keys.max_running_requests;
-        let seen = (found.runs.len(), running, limit.as_deref());
-        assert_eq!(seen, expected, "{given}");
-        assert_eq!(settings.keys.routing_policy, "cache_aware", "{given}");
-        plan(kind, &found.to_toml()).unwrap();
-    }
-}
-
-#[test]
-fn a_flag_may_need_a_key_of_the_file() {
-    let command = Command::new("routing").arg(Arg::new("resume"));
-    let command = settings::KeyFlags::augment_args(command);
-    let found = command.try_get_matches_from(["routing", "--dataset-name", "custom"]);
-    found.unwrap();
 }

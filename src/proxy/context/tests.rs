@@ -4,19 +4,19 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use crate::client::listener::Phase;
-use crate::clock::{Clock, ManualClock};
+use crate::clock::{Clock, ManualClock, NANOS};
 use crate::config::proxy::Config;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
 use crate::request::ServerRole;
-use crate::request::{Period, Row, UpstreamKind};
+use crate::request::{ClockOf, Period, Relation, Row, UpstreamKind};
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::Metrics;
 use crate::upstream::Address;
 
 use super::*;
 
-pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
+fn shared() -> (Arc<Shared>, ManualClock) {
     let (clock, manual) = Clock::manual(Stamp::from_nanos(1_000));
     let metrics = Metrics::new().unwrap();
     let shared = Shared {
@@ -42,14 +42,14 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
     (Arc::new(shared), manual)
 }
 
-fn context() -> (Context, ManualClock) {
-    let (shared, manual) = shared();
-    let mut context = Context::new(shared.clone(), Role::Front, shared.clock.now());
+/// A generation request that has just arrived.
+fn arrived(shared: &Arc<Shared>, role: Role) -> Context {
+    let mut context = Context::new(shared.clone(), role, shared.clock.now());
     context.start_recording(Endpoint::Generate, Some("id"), &HeaderMap::new());
-    (context, manual)
+    context
 }
 
-pub(super) fn ok() -> ResponseHeader {
+fn ok() -> ResponseHeader {
     let mut head = ResponseHeader::build(200, None).unwrap();
     let stream = "text/event-stream";
     head.insert_header("content-type", stream).unwrap();
@@ -82,10 +82,10 @@ fn every_request_ends_once_whatever_ends_it() {
         (Aborting, Some(rejected), "rejected"),
         (Aborting, Some(End::Complete), "upstream_died"),
     ] {
-        let (mut context, _) = context();
-        let metrics = context.shared.metrics.clone();
+        let (shared, _) = shared();
+        let (mut context, metrics) = (arrived(&shared, Role::Front), &shared.metrics);
         assert_eq!(metrics.in_flight(), 1);
-        context.shared.phase.send_replace(phase);
+        shared.phase.send_replace(phase);
         for end in [end.clone(), end].into_iter().flatten() {
             context.end(end);
         }
@@ -104,7 +104,8 @@ fn overhead_is_the_time_that_neither_upstream_nor_client_took() {
     for line in OVERHEAD.lines() {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let [name, events, end, parts] = cells.try_into().unwrap();
-        let (mut context, manual) = context();
+        let (shared, manual) = shared();
+        let mut context = arrived(&shared, Role::Front);
         let at = |micros: &str| Stamp::from_nanos(micros.parse::<i64>().unwrap() * 1_000);
         let mut prompt = at("0");
         for event in events.split_terminator(", ") {
@@ -145,15 +146,9 @@ fn rows([first, second]: [&[u8]; 2], is_split: bool, is_whole: bool) -> Vec<Row>
     let at = |ms: i64| manual.set(Stamp::from_nanos(ms * MS));
     let now = || shared.clock.now();
     at(1);
-    let mut front = Context::new(shared.clone(), Role::Front, shared.clock.now());
-    front.trace = Some(Trace::random());
-    front.start_recording(Endpoint::Generate, Some("id"), &HeaderMap::new());
-    let parent = front.begin_sending().unwrap();
-    let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), shared.clock.now());
-    let mut headers = http::HeaderMap::new();
-    headers.insert("traceparent", parent.parse().unwrap());
-    hop.trace = Trace::of(&headers);
-    hop.start_recording(Endpoint::Generate, Some("id"), &HeaderMap::new());
+    let mut front = arrived(&shared, Role::Front);
+    let _ = front.begin_sending();
+    let mut hop = arrived(&shared, Role::Hop("w0".into()));
     let _ = hop.begin_sending();
     hop.response_head(&ok(), None, now());
     front.response_head(&ok(), Some(hop.stamps()), now());
@@ -228,6 +223,67 @@ fn only_a_first_token_in_the_first_event_has_a_time_at_the_hop() {
     }
 }
 
+/// Clocks of hop and engine that are far from ours. `src/traffic/rows/tests.rs` has any delays, offsets and drifts.
+#[test]
+fn the_moments_of_hop_and_engine_are_right_within_their_errors() {
+    let (shared, manual) = shared();
+    // A hop reads the request and sends it on; the engine receives it and makes the first token; hop and front read the head.
+    for [at_hop, sent, created, token, hop_head, head] in [
+        [3_000, 3_001, 3_005, 9_000, 9_004, 9_010],
+        [20_007, 20_008, 20_008, 20_300, 20_301, 20_301],
+    ] {
+        let at = |ms: i64| Stamp::from_nanos(1_795_000_000 * NANOS + ms * MS);
+        let hop = |ms: i64| at(ms - 1_800_000);
+        manual.set(at(at_hop - 3));
+        let mut front = arrived(&shared, Role::Front);
+        let _ = front.begin_sending();
+        let stamps = Stamps {
+            clock: "hop".into(),
+            now: Some(hop(hop_head)),
+            arrival: Some(hop(at_hop)),
+            forwarded: Some(hop(sent)),
+            host: Some("engine:1".into()),
+            ..Stamps::default()
+        };
+        front.response_head(&ok(), Some(stamps), at(head));
+        let engine = |ms: i64| {
+            let nanos = at(ms + 3_600_000).nanos();
+            format!("{}.{:09}", nanos / NANOS, nanos % NANOS)
+        };
+        let body = format!(
+            "data: {{\"text\":\"a\",\"meta_info\":{{\"id\":\"e\",\"completion_tokens\":1,\"prefill_finished_time\":{},\
+             \"request_received_ts\":{},\"response_sent_to_client_ts\":{}}}}}\n\n",
+            engine(token),
+            engine(created),
+            engine(token),
+        );
+        front.response_body(body.as_bytes(), false, at(head));
+        let observer = front.observer.take().unwrap();
+        let row = front
+            .rows(observer, None, &End::Complete, at(head))
+            .remove(0);
+        let timeline = &row.timeline;
+        let error = |clock| match timeline.relation(clock) {
+            Relation::Apart(offset) => offset.error_nanos + 500,
+            other => panic!("{other:?}"),
+        };
+        let (by_hop, by_engine) = (error(ClockOf::Hop), error(ClockOf::Engine));
+        for (moment, ms, error) in [
+            (Moment::WorkerArrival, at_hop, by_hop),
+            (Moment::WorkerForwarded, sent, by_hop),
+            (Moment::ServerCreated, created, by_engine),
+            (Moment::ServerFirstToken, token, by_engine),
+        ] {
+            let stated = timeline.on_own_clock(moment).unwrap();
+            let off_by = stated.nanos_since(at(ms)).abs();
+            assert!(off_by <= error, "{moment:?}: {off_by} > {error}");
+        }
+        // The errors of both clocks add up.
+        let off_by = timeline.nanos(Period::NETWORK).unwrap() - (created - at_hop) * MS;
+        assert!(off_by.abs() <= by_hop + by_engine, "{off_by}");
+    }
+}
+
 /// A leg's server refused it before its body had arrived: the time in which the hop reads that for its room is neither the
 /// attempt's nor the proxy's own.
 #[test]
@@ -235,8 +291,7 @@ fn the_wait_for_a_legs_room_is_not_the_attempts() {
     let (shared, manual) = shared();
     let at = |ms: i64| Stamp::from_nanos(ms * MS);
     manual.set(at(1));
-    let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), at(1));
-    hop.start_recording(Endpoint::Generate, None, &HeaderMap::new());
+    let mut hop = arrived(&shared, Role::Hop("w0".into()));
     manual.set(at(501));
     hop.request_body(b"{\"bootstrap_room\":7}", true);
     hop.room_wait_ended(at(3));
@@ -264,9 +319,7 @@ fn who_could_not_be_connected_to_is_a_failed_attempt_unless_the_row_is_of_it() {
         let mut config = Config::clone(&shared.config.load());
         config.upstream_kind = UpstreamKind::Server;
         shared.config.store(Arc::new(config));
-        let now = shared.clock.now();
-        let mut front = Context::new(shared.clone(), Role::Front, now);
-        front.start_recording(Endpoint::Generate, None, &HeaderMap::new());
+        let (mut front, now) = (arrived(&shared, Role::Front), shared.clock.now());
         front.set_upstream(refuses, &Address::parse(refuses).unwrap());
         front.upstream_unreachable(now, Outcome::ProxyError);
         let is_sent = others.contains("sent");

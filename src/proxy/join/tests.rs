@@ -77,6 +77,11 @@ impl Tables {
         self.joins.open(id, span(sent_with))
     }
 
+    /// Closes a request that was sent.
+    fn close(&self, request: &SharedRequest) -> RequestAttempts {
+        self.joins.close(request, true, at(3))
+    }
+
     fn counted(&self, by: &str) -> u64 {
         self.metrics.joins.with(&[by]).get()
     }
@@ -100,7 +105,7 @@ fn an_attempt_after_the_end_is_counted_and_in_no_row() {
     let tables = tables(true);
     let request = tables.open("id", 100);
     tables.arrive(1, Some(100), Some("id"));
-    tables.joins.close(&request, true, at(3));
+    tables.close(&request);
     tables.joins.sweep(at(50));
     assert!(!tables.arrive(4, Some(100), Some("id")).needs_row());
     assert_eq!(tables.counted("late"), 1);
@@ -127,7 +132,7 @@ fn the_attempt_that_answered_stands_for_the_request() {
         if let Some(by) = answered_by {
             request.lock().answered_by = Some(span(by));
         }
-        let closed = tables.joins.close(&request, true, at(3));
+        let closed = tables.close(&request);
         assert_eq!(closed.last.map(|last| last.span), last.map(span));
         let count = failed as u32 + 1;
         assert_eq!((closed.others.len(), closed.count), (failed, count));
@@ -144,13 +149,13 @@ fn requests_that_share_an_id_are_never_joined_by_it() {
     tables.arrive(12, Some(100), Some("same"));
     // A response that names an attempt of neither changes nothing.
     one.lock().answered_by = Some(span(1));
-    let closed = tables.joins.close(&one, true, at(4));
+    let closed = tables.close(&one);
     assert_eq!((closed.last, closed.others[0].span), (None, span(12)));
     // An attempt may still be a retry of the one that has ended.
     let alone = tables.arrive(3, None, Some("same"));
     assert!(alone.needs_row());
     assert_eq!(tables.counted("ambiguous"), 2);
-    let closed = tables.joins.close(&two, true, at(4));
+    let closed = tables.close(&two);
     assert_eq!(closed.last.unwrap().span, span(11));
     let now = tables.end(&alone, Some(Vec::new()), at(4));
     assert!(now.is_none());
@@ -167,7 +172,7 @@ fn a_client_may_give_all_its_requests_one_id() {
         let request = tables.open("same", 1_000_000 + number);
         let attempt = tables.arrive(number, None, Some("same"));
         assert!(!attempt.needs_row(), "one at a time");
-        tables.joins.close(&request, true, at(1));
+        tables.close(&request);
     }
     let [spans, ids, _] = tables.sizes();
     assert_eq!((spans, ids), (CAPACITY, 0));
@@ -292,7 +297,7 @@ fn the_id_in_a_response_joins_both_legs() {
         if !has_ended {
             end();
         }
-        let closed = joins.close(&request, true, at(3));
+        let closed = tables.close(&request);
         let (last, leg) = (closed.last.unwrap(), closed.prefill_leg.unwrap());
         let leg = leg.lock().span;
         assert_eq!((last.span, leg, closed.count), (span(2), span(1), 1));
@@ -303,21 +308,6 @@ fn the_id_in_a_response_joins_both_legs() {
         let counts = ["reply", "nothing"].map(|by| tables.counted(by));
         assert_eq!(counts, [2, 0]);
     }
-}
-
-/// Both legs have one id and neither server's role is known: they are joined all the same; which answered stays open.
-#[test]
-fn one_id_joins_two_legs_of_unknown_roles() {
-    let tables = tables(true);
-    let request = tables.open("id", 100);
-    for number in [1, 2] {
-        let leg = tables.leg(number, 7, None);
-        tables.joins.add_response_id(&leg.data, "shared", at(1));
-    }
-    tables.joins.response_read(&request, "shared");
-    let closed = tables.joins.close(&request, true, at(3));
-    assert_eq!((closed.count, closed.body_timing.first), (1, None));
-    assert_eq!(tables.counted("reply"), 2);
 }
 
 /// An id that comes again is kept for as long as the first time.
@@ -340,23 +330,33 @@ fn what_was_joined_is_no_reason_to_forget_the_next_one_early() {
 fn an_id_that_a_client_chose_joins_only_what_it_is_unique_for() {
     let tables = tables(true);
     let joins = &tables.joins;
-    let pair = |first: u64| {
-        let roles = [ServerRole::Prefill, ServerRole::Decode];
+    let pair = |first: u64, roles: [Option<ServerRole>; 2]| {
         let legs = (first..).zip(roles);
-        let legs = legs.map(|(number, role)| tables.leg(number, first, Some(role)));
+        let legs = legs.map(|(number, role)| tables.leg(number, first, role));
         legs.inspect(|leg| joins.add_response_id(&leg.data, "mine", at(1)))
             .collect::<Vec<_>>()
     };
-    for (first, is_alone) in [(1, true), (5, false), (9, true)] {
+    let known = [ServerRole::Prefill, ServerRole::Decode].map(Some);
+    for (first, roles, is_alone) in [
+        (1, known, true),
+        (5, known, false),
+        (9, known, true),
+        (13, [None; 2], true),
+    ] {
         let request = tables.open("id", 100 + first);
-        let _legs = pair(first);
-        let _others = (!is_alone).then(|| pair(first + 2));
+        let _legs = pair(first, roles);
+        let _others = (!is_alone).then(|| pair(first + 2, roles));
         joins.response_read(&request, "mine");
-        let closed = joins.close(&request, true, at(3));
-        let joined = closed.last.map(|last| last.span);
-        assert_eq!(joined, is_alone.then_some(span(first + 1)));
-        assert_eq!(closed.prefill_leg.is_some(), is_alone);
+        let closed = tables.close(&request);
+        assert_eq!(closed.count, u32::from(is_alone));
+        // Which of two servers of unknown roles answered stays open.
+        let is_known = is_alone && roles == known;
+        let answered = closed.last.map(|last| last.span);
+        assert_eq!(answered, is_known.then_some(span(first + 1)));
+        assert_eq!(closed.prefill_leg.is_some(), is_known);
+        assert_eq!(closed.body_timing.first.is_some(), is_known);
     }
+    assert_eq!(tables.counted("reply"), 6);
     // Without a room each attempt is one sending.
     for count in [1, 2] {
         let request = tables.open("id", 200 + count);
@@ -366,7 +366,7 @@ fn an_id_that_a_client_chose_joins_only_what_it_is_unique_for() {
             joins.add_response_id(&one.data, "mine", at(1));
         }
         joins.response_read(&request, "mine");
-        let closed = joins.close(&request, true, at(3));
+        let closed = tables.close(&request);
         assert_eq!(closed.last.is_some(), count == 1);
         // Each further piece of a response that is no stream names its id again: what is joined is not joined once more.
         let later = tables.open("id", 300 + count);
@@ -374,7 +374,7 @@ fn an_id_that_a_client_chose_joins_only_what_it_is_unique_for() {
             joins.add_response_id(&one.data, "mine", at(1));
         }
         joins.response_read(&later, "mine");
-        assert!(joins.close(&later, true, at(3)).last.is_none());
+        assert!(tables.close(&later).last.is_none());
     }
 }
 

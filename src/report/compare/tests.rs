@@ -145,30 +145,53 @@ fn values(shift: f64, seed: u64) -> Vec<Option<f64>> {
     setting(shift, seed).into_iter().map(Some).collect()
 }
 
+/// Each rate is a group of its own: its requests are others.
 #[test]
-fn settings_are_compared_with_their_repeats_together() {
-    let mut runs = Vec::new();
-    for repeat in 0..2 {
-        let seed = u64::from(repeat);
-        runs.push(run("random", repeat, &values(0.0, seed)));
-        runs.push(run("round_robin", repeat, &values(-0.03, 10 + seed)));
-        runs.push(run("shortest_queue", repeat, &values(0.0, 20 + seed)));
-    }
-    let made = comparison(&Loaded::of(runs));
-    assert_eq!(made.notes, Vec::<String>::new());
-    assert!(made.differences.iter().all(|of| of.pairs == 2000));
-    let found = made.differences.iter().map(|of| {
-        let [a, b] = [&of.a, &of.b].map(|name| name.strip_prefix("routing_policy=").unwrap());
-        (a, b, of.is_shown(), of.is_against_first)
+fn settings_are_compared_with_those_sent_the_same_and_their_repeats_together() {
+    let of = |rate: u32, policy, repeat: u32, shift, seed: u64| {
+        let mut run = run(policy, repeat, &values(shift, seed + u64::from(repeat)));
+        let file = run.file.as_mut().unwrap();
+        file.settings.insert("request_rate".to_owned(), rate.into());
+        file.workload_sha256 = Some(rate.to_string());
+        run
+    };
+    let runs = [0, 1].map(|repeat| {
+        [
+            of(10, "random", repeat, 0.0, 0),
+            of(10, "round_robin", repeat, -0.03, 10),
+            of(10, "shortest_queue", repeat, 0.0, 20),
+            of(20, "random", repeat, 0.0, 30),
+            of(20, "round_robin", repeat, -0.03, 40),
+        ]
     });
+    let experiment = Some(ExperimentFile::default());
+    let runs = runs.concat();
+    let made = comparison(&Loaded { experiment, runs });
+    assert_eq!(made.notes, [""; 0]);
+    assert!(made.differences.iter().all(|of| of.pairs == 2000));
+    let name = |rate, policy| format!("request_rate={rate}, routing_policy={policy}");
+    let ten = ["random", "round_robin", "shortest_queue"].map(|policy| name(10, policy));
+    let twenty = ["random", "round_robin"].map(|policy| name(20, policy));
+    assert_eq!(made.groups, [&ten[..], &twenty]);
+    let found = made.differences.iter();
+    let found = found.map(|of| (&of.a, &of.b, of.is_shown(), of.is_against_first));
     let expected = [
-        ("random", "round_robin", true, true),
-        ("random", "shortest_queue", false, true),
-        ("round_robin", "shortest_queue", true, false),
+        (&ten[0], &ten[1], true, true),
+        (&ten[0], &ten[2], false, true),
+        (&ten[1], &ten[2], true, false),
+        (&twenty[0], &twenty[1], true, true),
     ];
     // The median and the p99 of each.
     let expected = expected.map(|of| [of; 2]).concat();
     assert_eq!(found.collect::<Vec<_>>(), expected);
+    let answers = made.answers();
+    for (better, worse) in [
+        (&ten[1], format!("{} and {}", ten[0], ten[2])),
+        (&twenty[1], twenty[0].clone()),
+    ] {
+        let answer = format!("best on p99 TTFT: {better}, shown against {worse}.");
+        assert!(answers.contains(&answer), "{answers:?}");
+    }
 }
 
 /// Runs of two experiments with the same settings are two settings, whatever their repeats, with names of their own in each sentence.
@@ -198,34 +221,6 @@ fn settings_of_two_experiments_have_different_names() {
     let answers = made.answers().join(" ");
     let answer = "random (b), shown against routing_policy=random (a)";
     assert_says(&answers, answer);
-}
-
-/// Each rate is a group of its own: its requests are others.
-#[test]
-fn settings_of_two_rates_have_different_names() {
-    let of = |rate: u32, policy, shift, seed| {
-        let mut run = run(policy, 0, &values(shift, seed));
-        let file = run.file.as_mut().unwrap();
-        file.settings.insert("request_rate".to_owned(), rate.into());
-        file.workload_sha256 = Some(rate.to_string());
-        run
-    };
-    let mut loaded = Loaded::of(vec![
-        of(10, "random", 0.0, 1),
-        of(10, "round_robin", -0.03, 2),
-        of(20, "random", 0.0, 3),
-        of(20, "round_robin", -0.03, 4),
-    ]);
-    loaded.experiment = Some(ExperimentFile::default());
-    let made = comparison(&loaded);
-    let name = |policy, rate| format!("request_rate={rate}, routing_policy={policy}");
-    let groups = [10, 20].map(|rate| ["random", "round_robin"].map(|policy| name(policy, rate)));
-    assert_eq!(made.groups, groups);
-    let answers = made.answers();
-    for [worse, better] in groups {
-        let answer = format!("best on p99 TTFT: {better}, shown against {worse}.");
-        assert!(answers.contains(&answer), "{answers:?}");
-    }
 }
 
 #[test]

@@ -227,8 +227,8 @@ pub fn pair(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
     let longest = BOTTLENECKS.iter().max_by_key(|one| nanos(&one.wait.0))?;
     let share_of = |one: &Bottleneck| report.summary.all.spent.share(part(&one.wait.0)?);
     let shares = BOTTLENECKS.iter().filter_map(share_of);
-    let took =
-        (shares.sum::<f64>() >= QUEUE_SHARE).then(|| report.stage(longest.wait.0, 0.0))??;
+    let took = (shares.sum::<f64>() >= QUEUE_SHARE)
+        .then(|| report.stage(StageSet::of(longest.wait.0), 0.0))??;
     let mut what = format!("A request waited {took} {}", longest.wait.1);
     let mut bottleneck = longest;
     if longest.wait.0 == Period::DECODE_MEMORY {

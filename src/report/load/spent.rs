@@ -34,7 +34,7 @@ impl TimeSpent {
     }
 
     /// The number of requests in which a part was measured, and all their time. A client's stalls are always measured.
-    fn measured(&self, part: &PartSpent) -> (u64, i128) {
+    pub fn measured(&self, part: &PartSpent) -> (u64, i128) {
         match part.spent {
             StageSet::CLIENT_STALL | StageSet::PROMPT => (self.requests, self.total_nanos),
             _ => (part.requests, part.of_nanos),

@@ -274,15 +274,15 @@ fn usage_counts_for_the_whole_request() {
         assert_eq!(json[key], Value::Null, "{key}");
     }
     assert_near(&json, "/output_tokens_unknown_requests", 1.0);
-}
-
-#[test]
-fn times_that_are_too_far_apart_give_no_figure() {
-    let far = |at| format!("req_id=a{at}, outcome=ok, arrival_time={at}, scheduled_time={at}");
-    let table = Table::of_lines(["-9.2e9", "9.2e9"].map(far));
-    let json = Summary::of_table(&table, &run(), None).to_json();
-    let rates = ["schedule_rate", "achieved_rate"].map(|name| json[name].as_f64());
-    assert_eq!(rates, [None, None], "{json}");
+    // A number that cannot be is not called missing, nor a missing one impossible.
+    for (tokens, is_impossible) in [(Some(1_000_000_000), true), (None, false)] {
+        let sample = Sample::starting(9).with(|row| row.actual_output_tokens = tokens);
+        let records = [Sample::whole().open_row(), sample.open_row()];
+        let text = Summary::of_records(&records, &run()).to_text();
+        assert_says(&text, "1 of 2 ok requests are in no token figure");
+        assert_eq!(text.contains("the first: tokens>"), is_impossible, "{text}");
+        assert_eq!(text.contains("cannot be"), is_impossible, "{text}");
+    }
 }
 
 #[test]
@@ -326,21 +326,33 @@ fn a_goal_names_a_latency_and_its_limit_in_milliseconds_or_with_a_unit() {
 }
 
 #[test]
-fn of_many_errors_the_most_frequent_are_named() {
+fn of_many_errors_and_kinds_of_failures_the_most_frequent_are_named() {
     let mut records = four();
-    for n in 0..9 {
-        let sample = Sample::starting(1500 + n).ended(Outcome::ServerError, &format!("error {n}"));
+    let outcomes = [
+        (Outcome::ServerError, 4),
+        (Outcome::Rejected, 3),
+        (Outcome::ClientError, 2),
+        // Last seen elsewhere than that of the four.
+        (Outcome::Timeout, 1),
+    ];
+    let outcomes = outcomes.map(|(outcome, times)| vec![outcome; times]);
+    for (n, outcome) in (0..).zip(outcomes.concat()) {
+        let sample = Sample::starting(1500 + n).ended(outcome, &format!("error {}", n / 2));
         records.push(sample.open_row());
     }
     records[1].timeline.set(Moment::LastToken, at(0));
+    let text = Summary::of_records(&records, &run()).to_text();
     let expected = [
-        "13 requests in 2.00 s: 3 ok (23.1 %), 10 failed\n",
-        "10 of 13 requests (76.9 %) failed: 9 server_error, ",
-        "  1 × error 0\n",
-        "  and 7 other errors\n",
-        "warning: 1 of 13 rows hold what cannot be: moments out of order",
+        "14 requests in 2.00 s: 3 ok (21.4 %), 11 failed\n",
+        "11 of 14 requests (78.6 %) failed: 4 server_error, ",
+        "; 3 rejected, ",
+        "; 2 client_error, ",
+        "; others: 2 timeout. Of 0.53 s",
+        "  2 × error 0\n",
+        "  and 3 other errors\n",
+        "warning: 1 of 14 rows hold what cannot be: moments out of order",
     ];
-    assert_says_all(&Summary::of_records(&records, &run()).to_text(), expected);
+    assert_says_all(&text, expected);
 }
 
 #[test]
@@ -402,28 +414,6 @@ fn requests_given_up_when_the_run_was_stopped_did_not_fail() {
     assert_eq!(summary.whole.failed(), 3);
 }
 
-#[test]
-fn every_outcome_of_failed_requests_is_said() {
-    let kinds = [
-        (Outcome::Timeout, 9),
-        (Outcome::Rejected, 5),
-        (Outcome::ServerError, 4),
-        (Outcome::ClientError, 2),
-        (Outcome::Timeout, 2),
-        (Outcome::Timeout, 1),
-    ];
-    let kinds = kinds.map(|(outcome, requests)| FailureKind {
-        outcome,
-        last_seen: None,
-        requests,
-        waited: None,
-    });
-    let expected = "9 timeout; 5 rejected; 4 server_error; others: 3 timeout, 2 client_error";
-    assert_eq!(FailureKind::list(&kinds), expected);
-    let expected = "9 timeout; 5 rejected; 4 server_error";
-    assert_eq!(FailureKind::list(&kinds[..3]), expected);
-}
-
 /// Its upstream died after the first token, 350 ms after the send, later than the last read.
 #[test]
 fn a_failed_request_waited_at_least_until_its_end() {
@@ -477,10 +467,17 @@ fn requests_that_ended_before_the_window_are_not_unknown_in_it() {
 }
 
 #[test]
-fn of_requests_without_a_known_end_no_concurrency_is_said() {
-    let table = Table::of_lines(["req_id=a, outcome=ok, arrival_time=1"]);
-    let summary = Summary::of_table(&table, &run(), None).to_json();
-    assert_eq!(summary["mean_concurrency"], Value::Null);
+fn times_without_an_end_or_too_far_apart_give_no_figure() {
+    let nulls = |lines: &[&str], keys: &str| {
+        let summary = Summary::of_table(&Table::of_lines(lines), &run(), None);
+        let json = summary.to_json();
+        let is_null = |key: &str| json[key].is_null();
+        assert!(keys.split(' ').all(is_null), "{json}");
+    };
+    let endless = "req_id=a, outcome=ok, arrival_time=1";
+    nulls(&[endless], "mean_concurrency");
+    let far = ["-9.2e9", "9.2e9"].map(|at| format!("arrival_time={at}, scheduled_time={at}"));
+    nulls(&[&far[0], &far[1]], "schedule_rate achieved_rate");
 }
 
 #[test]
@@ -514,24 +511,28 @@ fn a_server_that_got_no_request_has_figures_if_rows_name_servers() {
         let servers = ["p:1", "q:1", "d:1", "i:1"].map(|host| ("", host));
         let run = Run::of_lines(lines).at_servers(&servers);
         let hosts = Summary::of_run(&run).hosts.into_iter();
-        let hosts = hosts.map(|(host, of)| (host, of.counts.requests));
+        let hosts = hosts.map(|(host, of)| format!("{host} {}", of.counts.requests));
         hosts.collect::<Vec<_>>()
     };
-    let of = |all: &[(&str, u64)]| -> Vec<(String, u64)> {
-        let all = all.iter();
-        all.map(|(host, requests)| ((*host).to_owned(), *requests))
-            .collect()
-    };
     let pair = "host=d:1, prefill_host=p:1, outcome=ok, arrival_time=1";
-    assert_eq!(hosts(&[pair]), of(&[("d:1", 1), ("i:1", 0), ("q:1", 0)]));
+    assert_eq!(hosts(&[pair]), ["d:1 1", "i:1 0", "q:1 0"]);
     // One that failed all its requests is named by their attempts.
     let failed = "failed_attempts=i:1 connect_error 0 0.001, outcome=connect_error, arrival_time=2";
-    let both = of(&[("d:1", 1), ("i:1", 1), ("q:1", 0)]);
-    assert_eq!(hosts(&[pair, failed]), both);
-    assert_eq!(hosts(&["outcome=ok, arrival_time=1"]), []);
-    // Of many servers not all have figures: who has none was not idle.
-    let many = (0..51).map(|n| format!("host=h{n}:1, outcome=ok, arrival_time=1"));
-    let many: Vec<String> = many.collect();
-    let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    assert_eq!(hosts(&many).len(), 50);
+    assert_eq!(hosts(&[pair, failed]), ["d:1 1", "i:1 1", "q:1 0"]);
+    assert_eq!(hosts(&["outcome=ok, arrival_time=1"]), [""; 0]);
+}
+
+/// Of many servers not all have figures: who has none was not idle.
+#[test]
+fn servers_beyond_the_largest_are_counted() {
+    let row = |n| match n {
+        // Of no known server.
+        52.. => "outcome=ok, arrival_time=1".to_owned(),
+        _ => format!("host=h{n}:1, outcome=ok, arrival_time=1"),
+    };
+    let run = Run::of_lines((0..60).map(row)).at_servers(&[("idle", "i:1")]);
+    let summary = Summary::of_run(&run);
+    assert_eq!(summary.hosts.len(), 50);
+    let others = "2 more servers, with 2 requests, are not shown.";
+    assert_eq!(summary.other_servers().as_deref(), Some(others));
 }

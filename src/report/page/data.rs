@@ -297,12 +297,7 @@ pub fn stage(set: StageSet) -> Value {
 
 /// A number rounded to six digits, more than any chart shows; null if it is not finite.
 fn short(value: f64) -> Value {
-    if !value.is_finite() {
-        return Value::Null;
-    }
-    let digits = 5 - value.abs().max(1e-9).log10().floor() as i32;
-    let scale = 10_f64.powi(digits.clamp(0, 9));
-    json!((value * scale).round() / scale)
+    json!(format!("{value:.5e}").parse::<f64>().ok())
 }
 
 /// The points of a line, rounded.

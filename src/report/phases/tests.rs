@@ -5,7 +5,7 @@ const HOSTS: [&str; 2] = ["127.0.0.1:30001", "127.0.0.1:30002"];
 const SERVERS: [&str; 2] = ["server-1", "server-2"];
 const AT_ONCE: &str = "no request was sent there during the fault";
 const STAYED: &str = "traffic did not leave it: none came after the last that was sent there";
-const UNKNOWN: &str = "when traffic moved away is unknown";
+const UNKNOWN: &str = "when traffic moved away is unknown: not every row names the server that its request was sent to";
 
 /// A request: its arrival, its TTFT (`None` if it failed), the server and the hop that its row names, and other cells.
 #[derive(Clone)]
@@ -98,12 +98,6 @@ fn killed() -> Vec<Sent> {
 
 const KILL: &str = "30 server-1 kill down, 58 server-1 kill up, 60 server-1 kill ready";
 
-#[track_caller]
-fn assert_after(effect: &Effect, seconds: f64) {
-    let found = effect.seconds.unwrap_or(f64::NAN);
-    assert!((found - seconds).abs() < 1e-9, "{effect:?}");
-}
-
 /// The requests of each phase, and how many of them failed.
 fn counts(found: &[Episode]) -> Vec<[(usize, usize); 3]> {
     let count = |phase: &Phase| (phase.requests, phase.failed.values().sum());
@@ -111,21 +105,24 @@ fn counts(found: &[Episode]) -> Vec<[(usize, usize); 3]> {
     phases.map(|phases| phases.map(count)).collect()
 }
 
-#[test]
-fn a_retried_request_was_sent_to_the_dead_server_too() {
-    let mut requests = killed();
-    // The other server answered, but the attempt at 40 s names the dead one.
-    requests[400].more = format!("failed_attempts={} connect_error 0 0.001", HOSTS[0]);
-    assert_after(&only(requests.clone(), KILL).left, 10.0);
-    // A longer address with the same beginning is another server.
-    requests[400].more = format!("failed_attempts={}9 connect_error 0 0.001", HOSTS[0]);
-    assert_after(&only(requests, KILL).left, 0.8);
+/// Asserts when the last request was sent to the server that the fault disturbed, seconds after its begin (`None`: that is not known),
+/// and the end of what is said of it.
+#[track_caller]
+fn assert_left(requests: Vec<Sent>, told: &str, after: Option<f64>, said: &str) {
+    let left = only(requests, told).left;
+    let found = left.seconds.map(|seconds| (seconds * 1e9).round() / 1e9);
+    assert_eq!(found, after, "{left:?}");
+    assert!(left.said.ends_with(said), "{left:?}");
 }
 
 #[test]
-fn a_request_that_a_hop_broke_was_sent_there() {
-    let left = |requests: Vec<Sent>, kind| only(requests, &KILL.replace("kill", kind)).left;
-    // As in rows behind such a hop: they have no host, but an attempt that names the hop.
+fn a_request_was_sent_to_the_server_that_its_row_or_an_attempt_names() {
+    let retried = |host: &str| {
+        let mut requests = killed();
+        requests[400].more = format!("failed_attempts={host} connect_error 0 0.001");
+        requests
+    };
+    // As in rows behind a hop that broke them: they have no host, but an attempt that names the hop.
     let broken_by = |hop: &str| -> Vec<Sent> {
         let attempt = format!("failed_attempts={hop} proxy_error after 0.000115 s");
         let broken = |of: Sent| match of.ttft {
@@ -134,25 +131,132 @@ fn a_request_that_a_hop_broke_was_sent_there() {
         };
         killed().into_iter().map(broken).collect()
     };
-    assert_after(&left(broken_by("server-1"), "reset"), 0.8);
-    assert_eq!(left(broken_by("server-12"), "reset").said, AT_ONCE);
-    // A hop that refuses connections reads no request.
-    assert_says(&left(broken_by("server-1"), "refuse").said, UNKNOWN);
     // Without a hop a refused connection is in no row.
-    let mut without = killed();
-    without.retain(|of| of.ttft.is_some());
-    without.iter_mut().for_each(|of| of.worker = "");
-    assert_says(&left(without, "kill").said, UNKNOWN);
+    let mut without_hop = killed();
+    without_hop.retain(|of| of.ttft.is_some());
+    without_hop.iter_mut().for_each(|of| of.worker = "");
+    let [reset, refused] = ["reset", "refuse"].map(|kind| KILL.replace("kill", kind));
+    for (requests, told, after, said) in [
+        // The other server answered, but the attempt at 40 s names the dead one.
+        (retried(HOSTS[0]), KILL, Some(10.0), ""),
+        // A longer address with the same beginning is another server.
+        (retried("127.0.0.1:300019"), KILL, Some(0.8), ""),
+        (broken_by("server-1"), &reset, Some(0.8), ""),
+        (broken_by("server-12"), &reset, None, AT_ONCE),
+        // A hop that refuses connections reads no request.
+        (broken_by("server-1"), &refused, None, UNKNOWN),
+        (without_hop, KILL, None, UNKNOWN),
+    ] {
+        assert_left(requests, told, after, said);
+    }
+}
+
+const DOWN: &str = "10.5 server-1 kill down";
+const BACK: &str = "10.5 server-1 kill down, 17.5 server-1 kill ready";
+
+#[test]
+fn traffic_has_left_a_server_once_others_come_and_go_elsewhere() {
+    // Up at 58 s, seen at 60 s, used since 59 s.
+    let mut used_before_ready = killed();
+    for request in &mut used_before_ready[590..600] {
+        *request = sent(request.at, 0, request.ttft);
+    }
+    assert_left(used_before_ready, KILL, Some(0.8), "");
+    // Requests that ended before any server were sent to none.
+    let in_turns = |n: usize| sent(n as f64, n % 2, Some(0.1));
+    let one = |n| match n {
+        0..30 => in_turns(n),
+        _ => {
+            let place = ["connecting", "to proxy", "proxy", "router"][n % 4];
+            sent(n as f64, 0, None).nowhere(format!("ended_in={place}"))
+        }
+    };
+    let ended_before = (0..60).map(one).collect();
+    assert_left(ended_before, DOWN, Some(17.5), "31 requests came later");
+    // A router held the request of 12 s, and sent it to the server after two that had come later.
+    let mut overtaken: Vec<Sent> = (0..60).map(in_turns).collect();
+    overtaken[12].more = "router_send_time=17".to_owned();
+    assert_left(overtaken, BACK, Some(6.5), "1 request came later");
+    // All had come before the fault, and waited before they were sent.
+    let one = |n: usize| Sent {
+        more: format!("router_send_time={n}"),
+        ..sent(0.01 * n as f64, if n < 13 { n % 2 } else { 1 }, Some(0.1))
+    };
+    let waited = (0..60).map(one).collect();
+    assert_left(waited, DOWN, Some(1.5), "sent there 1.50 s after it began");
 }
 
 #[test]
-fn traffic_left_a_server_that_serves_before_it_is_seen_ready() {
-    let mut requests = killed();
-    // Up at 58 s, seen at 60 s, used since 59 s.
-    for request in &mut requests[590..600] {
-        *request = sent(request.at, 0, request.ttft);
+fn traffic_that_never_leaves_or_never_comes() {
+    // All others go to the server.
+    let while_down = |request: fn(f64) -> Sent| -> Vec<Sent> {
+        let one = |n| match f64::from(n) {
+            at @ 11.0..18.0 => request(at),
+            at => sent(at, 0, Some(0.1)),
+        };
+        (0..60).map(one).collect()
+    };
+    assert_left(while_down(|at| sent(at, 0, None)), BACK, None, STAYED);
+    assert_left(while_down(|at| sent(at, 1, Some(0.1))), BACK, None, AT_ONCE);
+    // A request that timed out while the server stood still has no host: its server is unknown, unless there is only one, or its proxy
+    // named its hop.
+    let of_nobody = while_down(|at| sent(at, 0, None).nowhere(String::new()));
+    let of_hop = |at| sent(at, 0, None).nowhere("worker=server-1".to_owned());
+    assert_left(of_nobody.clone(), BACK, None, UNKNOWN);
+    assert_left(while_down(of_hop), BACK, None, STAYED);
+    let alone = [ServerFile::of(SERVERS[0], HOSTS[0])];
+    let alone = episodes_at(&alone, of_nobody, BACK);
+    let said = &alone[0].faults[0].left.said;
+    assert_says(said, "it is the only server");
+}
+
+/// How soon a server served again from when it could, or how many requests came since.
+#[test]
+fn a_server_serves_again_or_does_not() {
+    let in_turns: Vec<Sent> = (0..100)
+        .map(|n| sent(0.1 * n as f64, n % 2, Some(0.1)))
+        .collect();
+    let failing = in_turns.iter().map(|of| Sent {
+        ttft: None,
+        ..of.clone()
+    });
+    let left = (0..100).map(|n| sent(0.1 * n as f64, usize::from(n > 30), Some(0.1)));
+    let stopped = in_turns.iter().cloned().map(|of| match of.at {
+        4.0.. => given_up(of.at, ""),
+        _ => of,
+    });
+    let [failing, left, stopped] = [failing.collect(), left.collect(), stopped.collect()];
+    let reachable = "it could be reached all the time";
+    let never = "it served nothing in the 5.90 s after the fault, in which 60 requests came";
+    for (requests, kind, over, said, unserved) in [
+        (&in_turns, "slow", 4.0, reachable, 0),
+        (&in_turns, "cut", 4.0, reachable, 0),
+        (&in_turns, "stall", 4.0, reachable, 0),
+        (
+            &in_turns,
+            "reset",
+            4.0,
+            "it served again 0 µs after it was back",
+            0,
+        ),
+        (
+            &in_turns,
+            "refuse",
+            4.3,
+            "it served again 0.10 s after it was back",
+            0,
+        ),
+        (&failing, "reset", 4.0, never, 60),
+        (&left, "slow", 4.0, never, 60),
+        // Requests given up when the run was stopped could not have been served.
+        (&stopped, "reset", 4.0, never, 0),
+    ] {
+        let told =
+            format!("2 server-1 {kind} down, 4 server-1 {kind} up, 4.3 server-1 {kind} ready");
+        let fault = only(requests.clone(), &told);
+        let recovery = (fault.over, &*fault.recovery.said, fault.unserved);
+        assert_eq!(recovery, (Some(over), said, unserved), "{kind}");
     }
-    assert_after(&only(requests, KILL).left, 0.8);
 }
 
 #[test]
@@ -188,38 +292,6 @@ fn faults_that_overlap_are_one_episode_and_others_are_not() {
     assert_eq!(shape, [(2, first), (1, second)]);
 }
 
-#[test]
-fn traffic_that_never_leaves_or_never_comes() {
-    let told = "10.5 server-1 kill down, 20.5 server-1 kill ready";
-    let all = |request: fn(f64, bool) -> Sent| {
-        (0..100).map(move |n| request(f64::from(n), (11..21).contains(&n)))
-    };
-    let left = |request| only(all(request), told);
-    let found = left(|at, _| sent(at, 0, None));
-    assert_eq!((found.left.seconds, &*found.left.said), (None, STAYED));
-    let never = "it served nothing in the 78.50 s after the fault, in which 79 requests came";
-    assert_eq!((found.recovery.said.as_str(), found.unserved), (never, 79));
-    let but_then = all(|at, _| sent(at, 0, Some(0.1))).filter(|of| !(11.0..21.0).contains(&of.at));
-    assert_eq!(only(but_then, told).left.said, AT_ONCE);
-    let elsewhere = left(|at, is_down| sent(at, usize::from(is_down), Some(0.1)));
-    assert_eq!(elsewhere.left.said, AT_ONCE);
-    // A request that timed out while the server stood still has no host: its server is unknown, unless there is only one, or its proxy
-    // named its hop.
-    let nowhere = |at, is_down| match is_down {
-        true => sent(at, 0, None).nowhere(String::new()),
-        false => sent(at, 0, Some(0.1)),
-    };
-    assert_says(&left(nowhere).left.said, UNKNOWN);
-    let held = left(|at, is_down| match is_down {
-        true => sent(at, 0, None).nowhere("worker=server-1".to_owned()),
-        false => sent(at, 0, Some(0.1)),
-    });
-    assert_eq!(held.left.said, STAYED);
-    let one = [ServerFile::of(SERVERS[0], HOSTS[0])];
-    let only = &episodes_at(&one, all(nowhere), told)[0].faults[0];
-    assert_says(&only.left.said, "it is the only server");
-}
-
 fn given_up(at: f64, end: &str) -> Sent {
     let more = format!("outcome=client_abort, error={GIVEN_UP}, end_time={end}");
     sent(at, 0, None).nowhere(more)
@@ -237,97 +309,4 @@ fn requests_given_up_when_the_run_was_stopped_count_where_they_arrived() {
     assert_says_all(&lines(&found).join("\n"), expected);
     let json = serde_json::to_value(&found).unwrap();
     assert_eq!(json[0]["phases"][1]["given_up"], 72);
-}
-
-#[test]
-fn requests_given_up_after_a_fault_do_not_count_as_unserved() {
-    let requests = killed().into_iter().map(|of| match of.at {
-        60.0.. => given_up(of.at, ""),
-        _ => of,
-    });
-    let found = only(requests, KILL);
-    assert_says(&found.recovery.said, "in which 300 requests came");
-    assert_eq!(found.unserved, 0);
-}
-
-/// Requests that reached no server say nothing.
-#[test]
-fn requests_that_ended_in_the_proxy_were_sent_to_no_server() {
-    let all = (0..60).map(|n| match n {
-        0..30 => sent(n as f64, n % 2, Some(0.1)),
-        _ => sent(n as f64, 0, None).nowhere("ended_in=proxy".to_owned()),
-    });
-    let left = only(all, "10.5 server-1 kill down").left;
-    assert_after(&left, 17.5);
-    assert_says(&left.said, "31 requests came later");
-}
-
-/// A router held the first request, and sent it to the server after two that had come later.
-#[test]
-fn requests_that_overtook_the_last_did_not_come_later() {
-    let all = (0..60).map(|n| {
-        let mut request = sent(n as f64, n % 2, Some(0.1));
-        if n == 12 {
-            request.more = "router_send_time=17".to_owned();
-        }
-        request
-    });
-    let left = only(all, "10.5 server-1 kill down, 17.5 server-1 kill ready").left;
-    assert_after(&left, 6.5);
-    assert_says(&left.said, "1 request came later");
-}
-
-/// All had come before the fault, and waited before they were sent.
-#[test]
-fn a_server_that_got_none_of_those_that_waited_is_left() {
-    let all = (0..60).map(|n| {
-        let server = if n < 13 { n % 2 } else { 1 };
-        let mut request = sent(0.01 * n as f64, server, Some(0.1));
-        request.more = format!("router_send_time={n}");
-        request
-    });
-    let left = only(all, "10.5 server-1 kill down").left;
-    assert_after(&left, 1.5);
-    let expected = "the last request was sent there 1.50 s after it began";
-    assert_eq!(left.said, expected);
-}
-
-#[test]
-fn a_server_that_was_reachable_all_the_time_is_not_called_back() {
-    let outcome = |kind: &str| {
-        let requests = (0..100).map(|n| sent(0.1 * n as f64, n % 2, Some(0.1)));
-        let told = "2 server-1 KIND down, 4 server-1 KIND up, 4.3 server-1 KIND ready";
-        let found = episodes_of(requests, &told.replace("KIND", kind));
-        (lines(&found).join("\n"), found[0].phases[1].to)
-    };
-    for (kind, went_on) in [
-        ("slow", "it could be reached all the time"),
-        ("cut", "it could be reached all the time"),
-        ("stall", "it could be reached all the time"),
-        ("reset", "it served again"),
-    ] {
-        let (text, over) = outcome(kind);
-        let from = format!("server-1 {kind} from 2.0 s until 4.0 s\n");
-        assert_says_all(
-            &text,
-            [
-                &from,
-                &format!("1.80 s after it began; 1 request came later; {went_on}"),
-            ],
-        );
-        assert_eq!(text.contains("served again"), kind == "reset", "{text}");
-        assert_eq!(over, Some(4.0));
-    }
-    let (text, over) = outcome("refuse");
-    let back = "it served again 0.10 s after it was back";
-    assert_says_all(&text, ["until 4.3 s\n", back]);
-    assert_eq!(over, Some(4.3));
-}
-
-#[test]
-fn a_slow_server_that_got_no_more_requests_is_found() {
-    let requests = (0..100).map(|n| sent(0.1 * n as f64, usize::from(n > 30), Some(0.1)));
-    let found = only(requests, "2 server-1 slow down, 4 server-1 slow up");
-    let never = "it served nothing in the 5.90 s after the fault, in which 60 requests came";
-    assert_eq!((found.recovery.said.as_str(), found.unserved), (never, 60));
 }

@@ -65,20 +65,6 @@ fn the_cause_of_a_wait_and_its_holders_are_named() {
     assert_eq!(dominant_group(&why.groups), None);
 }
 
-/// As many requests in a long run wait for minutes.
-#[test]
-fn months_of_waiting_have_their_causes() {
-    let row = |(id, queued, started): (&str, u64, u64)| {
-        let (waited, ended) = (started - queued, started + 6_000_000);
-        format!(
-            "req_id={id}, host=a:1, queue_time_start={queued}, queue_time_end={started}, pure_queue_time={waited}, finish_time={ended}"
-        )
-    };
-    let rows = [("a", 0, 0), ("b", 0, 6_000_000), ("c", 1, 12_000_000)];
-    let tables = WaitReport::of(&Run::of_lines(rows.map(row))).tables();
-    assert_eq!(tables[0].heads[2..], ["waited", "unknown"]);
-}
-
 fn assert_dominant(groups: &[Group], beginning: &str) {
     let sentence = dominant_group(groups).unwrap();
     assert!(sentence.starts_with(beginning), "{sentence}");
@@ -265,32 +251,23 @@ fn limits_of_files_are_used_and_their_source_is_named() {
         metric: "max_total_num_tokens".into(),
         value: 16_384.0,
     }];
-    let assert_limits = |run: &Run, expected: Value| {
-        let server = WaitReport::of(run).to_json(&run.table)["servers"][0].take();
+    // Another rank of the same server: what is told of a server is told of each of its ranks.
+    let rank = "host=a:1, dp_rank=1, queue_time_start=1, queue_time_end=2, pure_queue_time=1, finish_time=3";
+    run.table.push_line(rank);
+    let assert_limits = |run: &Run, expected: [Value; 2]| {
+        let servers = WaitReport::of(run).to_json(&run.table)["servers"].take();
         let keys = ["slots", "slots_source", "pool_tokens"];
-        assert_eq!(json!(keys.map(|key| &server[key])), expected);
+        let found = [0, 1].map(|server| json!(keys.map(|key| &servers[server][key])));
+        assert_eq!(found, expected);
     };
-    assert_limits(&run, json!([2, "found in the rows", 16_384]));
-    run.file = Some(RunFile {
-        servers: vec![ServerFile {
-            max_running_requests: Some(1),
-            ..ServerFile::of("a:1", "a:1")
-        }],
-        ..RunFile::default()
-    });
-    assert_limits(&run, json!([1, "its /get_server_info", 16_384]));
-}
-
-/// Ranks are servers to whoever tells of each server.
-#[test]
-fn slots_that_are_told_are_those_of_each_rank() {
-    let times = "queue_time_start=1, queue_time_end=2, pure_queue_time=1, finish_time=3";
-    let rows = [0, 1].map(|rank| format!("host=a:1, dp_rank={rank}, {times}"));
-    let mut run = Run::of_lines(rows);
-    run.given_slots = Some(16);
-    let why = WaitReport::of(&run);
-    let slots: Vec<_> = why.servers.iter().map(Server::slots).collect();
-    assert_eq!(slots, [Some((16, "given")); 2]);
+    let found = json!([2, "found in the rows", 16_384]);
+    assert_limits(&run, [found, json!([null, null, 16_384])]);
+    let mut told = run.clone().at_servers(&[("a:1", "a:1")]);
+    told.file.as_mut().unwrap().servers[0].max_running_requests = Some(1);
+    let each = |slots: u32, source| [(); 2].map(|()| json!([slots, source, 16_384]));
+    assert_limits(&told, each(1, "its /get_server_info"));
+    told.given_slots = Some(16);
+    assert_limits(&told, each(16, "given"));
 }
 
 proptest::proptest! {

@@ -299,7 +299,7 @@ impl Sink for ParsedBody {
         }
     }
 
-    fn text(&mut self, _field: Field, _piece: &[u8]) {
+    fn text(&mut self, _piece: &[u8]) {
         self.item.has_text = true;
     }
 

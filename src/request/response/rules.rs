@@ -3,7 +3,7 @@
 
 use crate::names::names;
 use crate::request::meta_info::META_INFO;
-use crate::request::scan::rule::{Field, Rule, elements, members, object, scalar, text};
+use crate::request::scan::rule::{Field, Rule, elements, members, object, scalar};
 
 names! {
     path, from_path:
@@ -59,7 +59,7 @@ const ERROR: Rule = Rule {
 const SEQUENCE: Rule = object(
     Field::Item,
     &[
-        ("text", text(Field::Text)),
+        ("text", Rule::TEXT),
         ("output_ids", Rule::SKIP),
         ("meta_info", META_INFO),
         ("index", scalar(Field::Index)),
@@ -71,16 +71,14 @@ const SEQUENCE: Rule = object(
     ],
 );
 
-static SEQUENCES: Rule = SEQUENCE;
-
 /// `/generate`: one event of a stream, or a reply: one sequence, or a list for a batch or `n` > 1.
-pub static GENERATE: Rule = SEQUENCE.or_elements(&SEQUENCES);
+pub static GENERATE: Rule = SEQUENCE.or_elements(&SEQUENCE);
 
 /// The generated message: `delta` of a chunk, `message` of a reply.
 const CHAT_MESSAGE: Rule = members(&[
-    ("reasoning_content", text(Field::Text)),
-    ("content", text(Field::Text)),
-    ("reasoning", text(Field::Text)),
+    ("reasoning_content", Rule::TEXT),
+    ("content", Rule::TEXT),
+    ("reasoning", Rule::TEXT),
     ("tool_calls", TOOL_CALLS),
 ]);
 const TOOL_CALLS: Rule = elements(&TOOL_CALL);
@@ -90,7 +88,7 @@ static CHOICE: Rule = object(
     Field::Choice,
     &[
         ("index", scalar(Field::Index)),
-        ("text", text(Field::Text)),
+        ("text", Rule::TEXT),
         ("delta", CHAT_MESSAGE),
         ("logprobs", Rule::SKIP),
         ("finish_reason", scalar(Field::FinishType)),
@@ -141,7 +139,7 @@ const RESPONSE: Rule = members(&[
 ]);
 
 /// A part of an output item's content or reasoning summary.
-static PART: Rule = members(&[("text", text(Field::Text))]);
+static PART: Rule = members(&[("text", Rule::TEXT)]);
 static OUTPUT: Rule = members(&[
     ("content", elements(&PART)),
     ("summary", elements(&PART)),
@@ -156,7 +154,7 @@ static OUTPUT: Rule = members(&[
 static RESPONSES: Rule = object(
     Field::Item,
     &[
-        ("delta", text(Field::Text)),
+        ("delta", Rule::TEXT),
         ("item", members(&[("type", scalar(Field::BlockType))])),
         ("type", scalar(Field::EventType)),
         ("response", RESPONSE),
@@ -183,11 +181,10 @@ const MESSAGE_START: Rule = Rule {
 /// A block of content, or what a delta adds to one.
 const BLOCK: Rule = members(&[
     ("type", scalar(Field::BlockType)),
-    ("text", text(Field::Text)),
-    ("thinking", text(Field::Text)),
-    ("partial_json", text(Field::Text)),
+    ("text", Rule::TEXT),
+    ("thinking", Rule::TEXT),
+    ("partial_json", Rule::TEXT),
 ]);
-static BLOCKS: Rule = BLOCK;
 
 /// `/v1/messages`. The prompt's tokens come with `message_start`, generated tokens with `message_delta`, and `message_stop` ends the
 /// stream, after an error too. The API layer makes up the message's id: it is not the engine's.
@@ -203,7 +200,7 @@ static MESSAGES: Rule = object(
         ("message", MESSAGE_START),
         ("usage", members(&[INPUT, GENERATED, CACHED])),
         ("error", ERROR),
-        ("content", elements(&BLOCKS)),
+        ("content", elements(&BLOCK)),
         ("detail", scalar(Field::ErrorMessage)),
     ],
 );

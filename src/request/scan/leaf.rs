@@ -24,7 +24,7 @@ pub enum StringUse {
     /// It is reported as a whole.
     Capture(Field),
     /// It is reported in pieces.
-    Pieces(Field),
+    Pieces,
 }
 
 /// The search for the end of a container.
@@ -54,7 +54,7 @@ impl Leaf {
         use StringUse::{Capture, Pieces};
         matches!(
             self,
-            Leaf::String(Capture(_) | Pieces(_)) | Leaf::Bare(Some(_))
+            Leaf::String(Capture(_) | Pieces) | Leaf::Bare(Some(_))
         )
     }
 
@@ -67,11 +67,11 @@ impl Leaf {
     pub fn report(self, bytes: &[u8], sink: &mut impl Sink) {
         let captured = || &bytes[..bytes.len().min(MAX_SCALAR_BYTES)];
         match self {
-            Leaf::String(StringUse::Pieces(field)) => {
+            Leaf::String(StringUse::Pieces) => {
                 if !bytes.is_empty() {
-                    sink.text(field, bytes);
+                    sink.text(bytes);
                 }
-                sink.text_end(field);
+                sink.text_end();
             }
             Leaf::String(StringUse::Capture(field)) => {
                 sink.scalar(field, Scalar::Quoted(captured()))

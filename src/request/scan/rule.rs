@@ -7,8 +7,8 @@ use crate::request::cell::nanos;
 pub struct Rule {
     /// Report numbers, literals and short strings as this field.
     pub scalar: Option<Field>,
-    /// Report a string, of any size, in pieces as this field.
-    pub text: Option<Field>,
+    /// Report a string, of any size, in pieces.
+    pub is_text: bool,
     /// Report the begin and end of an object or array as this field.
     pub container: Option<Field>,
     /// The wanted members of an object.
@@ -21,10 +21,16 @@ impl Rule {
     /// Skips the value.
     pub const SKIP: Rule = Rule {
         scalar: None,
-        text: None,
+        is_text: false,
         container: None,
         members: &[],
         elements: None,
+    };
+
+    /// Reports a string in pieces.
+    pub const TEXT: Rule = Rule {
+        is_text: true,
+        ..Rule::SKIP
     };
 
     /// Returns the rule of a member and the index after it. The search starts at `from`, as documents repeat an order.
@@ -53,14 +59,6 @@ pub const fn scalar(field: Field) -> Rule {
     }
 }
 
-/// Reports a string in pieces.
-pub const fn text(field: Field) -> Rule {
-    Rule {
-        text: Some(field),
-        ..Rule::SKIP
-    }
-}
-
 /// Looks for these members of an object, best in the order in which documents have them.
 pub const fn members(list: &'static [(&'static str, Rule)]) -> Rule {
     Rule {
@@ -85,8 +83,6 @@ pub const fn elements(rule: &'static Rule) -> Rule {
 /// A value that a [`Rule`] selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
-    /// Request: text of the prompt, in pieces.
-    Prompt,
     /// Request: the model's name.
     Model,
     /// Request: whether to stream.
@@ -104,8 +100,6 @@ pub enum Field {
     Item,
     /// `/generate`: index of the sequence; OpenAI: index of the choice.
     Index,
-    /// Generated text, content, reasoning or tool call, in pieces.
-    Text,
     /// A tool call object.
     ToolCall,
     /// The type of a content block or output item, which says whether it is a call.

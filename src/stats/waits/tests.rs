@@ -4,8 +4,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution as _, Exp};
 
 use super::*;
-use crate::clock::Stamp;
-use crate::sim::engine::{Engine, EventKind, Profile, Prompt, Request};
+use crate::whatif;
+use crate::whatif::load::Request;
+use crate::whatif::replay::{Deployment, Model};
 
 const MS: i64 = 1_000_000;
 
@@ -46,60 +47,49 @@ fn simulated(load: Load, seed: u64) -> Vec<Stay> {
         longest,
         fewest,
         most,
-        requests,
+        count,
     ] = load;
-    let profile = Profile {
-        max_running_requests: slots as usize,
-        max_total_tokens: pool.into(),
-        ..Profile::default()
-    };
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut engine = Engine::new(profile, Stamp::from_nanos(0));
-    let mut stays = vec![Stay::default(); requests as usize];
     let gaps = Exp::new(1.0 / (f64::from(every_ms) / 1e3)).unwrap();
-    let (mut at, mut end) = (0.0, 0);
-    let mut take = |engine: &mut Engine, until: i64, stays: &mut Vec<Stay>| {
-        for event in engine.advance(Stamp::from_nanos(until)) {
-            let stay = &mut stays[event.id as usize];
-            let at = event.at.nanos();
-            end = end.max(at);
-            match event.kind {
-                EventKind::Queued => stay.queued = at,
-                EventKind::Admitted { cached } if stay.started == 0 => {
-                    stay.started = at;
-                    stay.prompt -= u64::from(cached);
-                }
-                EventKind::Token { last } => {
-                    stay.first = if stay.first == 0 { at } else { stay.first };
-                    stay.ended = if last { at } else { 0 };
-                }
-                _ => {}
-            }
+    let mut arrival = 0.0;
+    let request = |_| {
+        arrival += gaps.sample(&mut rng);
+        Request {
+            arrival,
+            prompt: rng.random_range(shortest..=longest),
+            cached: 0,
+            output: rng.random_range(fewest..=most),
+            server: 0,
+            times: None,
         }
     };
-    for id in 0..requests {
-        at += gaps.sample(&mut rng);
-        let prompt = rng.random_range(shortest..=longest);
-        let output = rng.random_range(fewest..=most);
-        let nanos = (at * 1e9) as i64;
-        take(&mut engine, nanos, &mut stays);
-        let stay = &mut stays[id as usize];
-        (stay.prompt, stay.output) = (prompt.into(), output.into());
-        let request = Request {
-            id: id.into(),
-            prompt: Prompt::Tokens((0..prompt).map(|n| n << 16 | id).collect()),
-            output_tokens: output,
-        };
-        engine.submit(request, Stamp::from_nanos(nanos));
-    }
-    take(&mut engine, i64::MAX / 4, &mut stays);
-    for stay in &mut stays {
-        stay.queued += rng.random_range(0..MS / 5);
-        stay.started = (stay.started + rng.random_range(0..MS)).max(stay.queued);
-        stay.first = (stay.first + rng.random_range(0..2 * MS)).max(stay.started);
-        stay.ended = (stay.ended + rng.random_range(0..4 * MS)).max(stay.first);
-    }
-    stays
+    let arriving = whatif::load::Load {
+        requests: (0..count).map(request).collect(),
+        slots: vec![Some(slots as usize)],
+        pool: Some(pool.into()),
+        ..whatif::load::Load::default()
+    };
+    let mut model = Model::default();
+    // Its queue begins with the arrival.
+    (model.profile.tokenize_ms, model.profile.tokenize_token_us) = (0.0, 0.0);
+    let served = Deployment::of(&model, &arriving).serve(&arriving);
+    let stay = |of: &Request| {
+        let times = of.times.unwrap();
+        let times = [times.queued, times.admitted, times.first, times.finish];
+        let [queued, started, first, ended] = times.map(|at| (at * 1e9) as i64);
+        let queued = queued + rng.random_range(0..MS / 5);
+        let started = (started + rng.random_range(0..MS)).max(queued);
+        let first = (first + rng.random_range(0..2 * MS)).max(started);
+        Stay {
+            queued,
+            started,
+            first,
+            ended: (ended + rng.random_range(0..4 * MS)).max(first),
+            prompt: of.prompt.into(),
+            output: of.output.into(),
+        }
+    };
+    served.requests.iter().map(stay).collect()
 }
 
 /// The share of the waiting with a cause.

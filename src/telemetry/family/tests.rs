@@ -1,5 +1,3 @@
-use std::sync::OnceLock;
-
 use super::*;
 
 const COUNTER: Metric = Metric {
@@ -93,30 +91,4 @@ fn many_values_at_once_add_up() {
     assert!(buckets.eq([(0.001, 4), (0.1, 5), (2.0, 10)]), "{shown:?}");
     let sums = (shown.get_sample_count(), shown.get_sample_sum());
     assert_eq!(sums, (11, 11.0));
-}
-
-/// A series that checks, while a scrape reads it, whether another one could be added.
-#[derive(Clone)]
-struct LockCheck;
-static FAMILY: OnceLock<Family<LockCheck>> = OnceLock::new();
-
-impl Shown for LockCheck {
-    fn metric(&self) -> proto::Metric {
-        let all = &FAMILY.get().unwrap().0.all;
-        assert!(all.try_write().is_some(), "the scrape would be waited for");
-        proto::Metric::default()
-    }
-}
-
-impl Series for LockCheck {
-    const TYPE: MetricType = MetricType::GAUGE;
-    const NEW: fn(HistogramOpts) -> Result<LockCheck> = |_| Ok(LockCheck);
-}
-
-#[test]
-fn a_scrape_does_not_block_adding_a_label_set() {
-    let registry = Registry::new();
-    let family = FAMILY.get_or_init(|| Family::new(&registry, COUNTER, 64).unwrap());
-    family.with(&["a", "x"]);
-    assert_eq!(registry.gather().len(), 1);
 }

@@ -69,18 +69,12 @@ impl Folder {
     }
 }
 
-/// The row of a request with this id.
-fn rows(id: &str) -> Rows {
-    let mut row = Sample::whole().row();
-    row.req_id = Some(id.to_owned());
-    vec![row].into()
-}
-
 /// The lines of requests with these ids.
 fn lines(ids: &str) -> Vec<u8> {
-    let mut lines = Vec::new();
+    let (mut row, mut lines) = (Sample::whole().row(), Vec::new());
     for id in ids.split(' ') {
-        csv::row(&rows(id)[0], Stamp::EPOCH, &mut lines);
+        row.req_id = Some(id.to_owned());
+        csv::row(&row, Stamp::EPOCH, &mut lines);
     }
     lines
 }
@@ -310,20 +304,4 @@ fn a_file_that_cannot_be_created_is_an_error() {
         let refused = start(file, 1000, &Metrics::new().unwrap()).unwrap_err();
         assert!(refused.to_string().contains(path), "{refused}");
     }
-}
-
-#[test]
-fn rows_are_lost_to_a_full_queue_without_waiting() {
-    let metrics = Metrics::new().unwrap();
-    let (queue, receiver) = Queue::new(2);
-    let written = metrics.rows_written.with(&[]);
-    let recorder = DeliveryQueue {
-        queue,
-        deliveries: Deliveries::new("records", String::new(), written, &metrics.rows_lost),
-        thread: BackgroundThread::spawn("t", || ()).unwrap(),
-    };
-    let taken = (0..5).map(|_| recorder.push(rows("a"), 1, 1));
-    assert!(taken.eq([true, true, false, false, false]));
-    assert_eq!(metrics.rows_lost.with(&["queue_full"]).get(), 3);
-    assert_eq!(receiver.len(), 2);
 }

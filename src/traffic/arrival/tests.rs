@@ -137,17 +137,6 @@ fn each_piece_of_a_curve_has_as_many_requests_as_its_integral() {
 }
 
 #[test]
-fn a_flat_curve_is_a_constant_rate_and_one_that_falls_to_0_ends() {
-    let flat = on_curve(gamma(3.0), "0:50,10:50");
-    let straight = Arrival::new(50.0, gamma(3.0));
-    let both = flat.offsets(3).zip(straight.offsets(3)).take(5000);
-    assert!(both.into_iter().all(|(a, b)| (a - b).abs() <= 1));
-    // With an integral of 100, even gaps give exactly 100 requests.
-    let ends = on_curve(Gaps::Constant, "0:20,10:0");
-    assert_eq!(ends.offsets(1).count(), 100);
-}
-
-#[test]
 fn an_invalid_curve_is_refused_with_its_wrong_point() {
     for (text, wrong) in [
         ("0:5,60", "point 60: must be SECONDS:RATE points"),
@@ -168,14 +157,6 @@ fn an_invalid_curve_is_refused_with_its_wrong_point() {
     assert_eq!(minutes.to_string(), "0:5,60:50,360:5");
     let ramps: Curve = RAMPS.parse().unwrap();
     assert_eq!((ramps.to_string(), ramps.end()), (RAMPS.to_owned(), 360.0));
-}
-
-#[test]
-fn an_infinite_rate_is_at_once_and_a_tiny_one_in_the_far_future() {
-    assert_eq!(Arrival::new(f64::INFINITY, Gaps::Constant), Arrival::AtOnce);
-    assert!(Arrival::AtOnce.offsets(1).take(10).all(|at| at == 0));
-    let last = Arrival::new(1e-300, Gaps::Exponential).offsets(1).next();
-    assert_eq!(last, Some(i64::MAX));
 }
 
 #[test]

@@ -6,7 +6,6 @@ use proptest::prelude::*;
 use queuescope::clock::Stamp;
 use queuescope::engine::otlp;
 use queuescope::engine::report_store::{Candidate, ReportStore};
-use queuescope::request::cell::Value as Cell;
 use queuescope::request::{ColumnId, End, Endpoint, EngineReport, Row};
 use serde_json::{Value, json};
 
@@ -71,12 +70,7 @@ const COUNTS: [&str; 5] = [
 
 /// A cell as a number: nanoseconds, or a count.
 fn cell(row: &Row, name: &str) -> Option<i64> {
-    match (ColumnId::named(name).unwrap().column().get)(row) {
-        Cell::Count(count) => Some(count as i64),
-        Cell::Nanos(nanos) => Some(nanos),
-        Cell::Time(at) => Some(at.nanos()),
-        _ => None,
-    }
+    (ColumnId::named(name).unwrap().column().get)(row).integer()
 }
 
 /// A row of chat with what was told, and one of `/generate` by its `meta_info`, hold the same.
@@ -133,12 +127,6 @@ fn only(spans: &[Value]) -> EngineReport {
     let (mut told, left) = assembled(spans);
     assert_eq!((told.len(), left), (1, Vec::new()));
     told.remove(0)
-}
-
-#[test]
-fn a_trace_that_the_engine_began_has_the_upper_half_zero() {
-    let told = only(&spans::named("direct/generate_stream").spans);
-    assert_eq!((told.trace.unwrap() >> 64, told.parent), (0, None));
 }
 
 #[test]

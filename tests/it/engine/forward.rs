@@ -88,15 +88,6 @@ async fn the_bytes_that_arrive_are_those_that_came() {
     }
 }
 
-/// Its thread needs nothing of whoever starts it.
-#[test]
-fn it_starts_outside_of_any_runtime() {
-    let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
-    let (receiver, metrics) = receiver(&to(nobody, Protocol::Grpc), QUEUE_BYTES);
-    drop(receiver);
-    assert_eq!(counted(&metrics, "shutdown"), 0);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collector_that_is_no_good_costs_batches_and_no_sender() {
     let collector = Collector::start().await;

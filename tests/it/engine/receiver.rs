@@ -320,16 +320,6 @@ fn a_rid_is_the_whole_one_wherever_it_stands() {
     assert_eq!(root(&case.spans).as_deref(), Some("81292267"));
 }
 
-#[test]
-fn a_message_that_is_cut_is_malformed() {
-    let message = spans::message(&spans::named("direct/chat_stream_n2").spans);
-    assert!(read(&message).unwrap().len() > 10);
-    assert_eq!(read(b""), Some(Vec::new()));
-    for cut in 1..message.len() {
-        assert_eq!(read(&message[..cut]), None, "cut at {cut}");
-    }
-}
-
 proptest! {
     #[test]
     fn any_damage_is_survived(

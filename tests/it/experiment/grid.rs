@@ -13,10 +13,9 @@ use queuescope::stats::Summary;
 use queuescope::traffic;
 
 use super::{Planned, words};
-use crate::support::generator::flags;
 use crate::support::process::{Done, queuescope, run};
 use crate::support::router::free_port;
-use crate::support::{assert_says, read_rows, table};
+use crate::support::{assert_says, read_rows};
 
 #[path = "../../../examples/node_test.rs"]
 mod node_test;
@@ -87,8 +86,7 @@ fn every_setting_gets_the_same_load_in_a_folder_of_its_own() {
     let plan = Planned::new(
         "max_running_requests = [1, 8]\nrepeats = 2\nrequest_rate = 100\nnum_prompts = 60",
     );
-    let done = plan.run("node", &[]);
-    done.assert_status(&[0, 3]);
+    let done = plan.ran("node", &[]);
     assert_says(&done.out, "4 runs, about ");
     let experiment = plan.experiment();
     assert_eq!(experiment.kind, "node");
@@ -147,7 +145,7 @@ fn a_run_that_fails_is_noted_and_the_others_go_on() {
     drop(taken);
     let kept = || std::fs::read(plan.path("runs/02-base_port=0/requests.csv")).unwrap();
     let before = kept();
-    plan.resume("node", &[]).assert_status(&[0, 3]);
+    plan.resumed("node");
     assert_eq!(plan.states(), [RunState::Done; 2]);
     assert_eq!(kept(), before);
     plan.assert_nothing_is_left();
@@ -167,6 +165,7 @@ fn starts_that_fail_from_the_first_on_are_tried_twice() {
     let told = "not tried: 1 run, as none of the first 2 could be started";
     assert_says(&done.err, told);
     assert_says(&done.out, told);
+    assert_says(&done.err, "the program is not there");
 }
 
 /// A killed server breaks what it has under way and refuses the rest; what a hop resets is in its rows.
@@ -181,8 +180,7 @@ fn servers_behind_the_balancer_share_the_load_and_one_that_fails_is_seen() {
              failure_kind = '{kind}'\nfailure_schedule = {{ '0.5' = [1], 1 = [] }}"
         ));
         // Long enough that a kill breaks some that are under way.
-        let done = plan.run("routing", &["--random-output-len", "30"]);
-        done.assert_status(&[0, 3]);
+        plan.ran("routing", &["--random-output-len", "30"]);
         let runs = plan.experiment().runs;
         assert!(runs.iter().all(|run| run.state == RunState::Done));
         for run in runs {
@@ -223,11 +221,6 @@ fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str) {
         .map(|phase| phase.failed.values().sum());
     let during: usize = during;
     assert!(before == 0 && during > 0, "{found:?}");
-    let said = &found.faults[0].left.said;
-    let has_left = said.starts_with("the last request was sent there ");
-    // Of resets the balancer learns nothing: the last request of that time may have gone there.
-    let has_stayed = kind == "reset" && said.starts_with("traffic did not leave it");
-    assert!(has_left || has_stayed, "{found:?}");
 }
 
 /// A runtime that waits for another panics.
@@ -298,51 +291,6 @@ fn a_trial_that_fails_ends_the_search_and_those_before_it_are_told() {
     assert_says(&done.out, told);
     let highest = done.out.contains("Highest rate at which 50.0 %");
     assert!(highest || is_late, "{}", done.out);
-}
-
-const WRONG: &str = "\
-routing --num-gpus 0 | num_gpus = 0: must be a whole number from 1 to 1024
-routing --set sim.decode_step_ms=x | sim.decode_step_ms = x: must be a number
-routing --failure-schedule {3=[9]} | there is no server 9
-demo -n -3 | error: --num-prompts -3: must be a whole number from 1 to 1000000
-probe http://127.0.0.1:1 --input-len -3 | error: --input-len -3: must be a whole number from 1 to 1000000";
-
-#[test]
-fn what_is_wrong_is_one_line_and_status_2() {
-    let plan = Planned::new("request_rates = 5");
-    let told = plan.run("node", &[]);
-    told.assert_refused("error: plan.toml: request_rates: no such key; request_rate is one\n");
-    let told = plan.run("node", &["--seed", "6", "--set", "seed=7"]);
-    told.assert_refused("error: seed: is given twice; give it once");
-    std::fs::write(plan.folder.path().join("plan.toml"), [0xff]).unwrap();
-    let told = plan.run("node", &[]);
-    told.assert_refused(
-        "error: plan.toml: stream did not contain valid UTF-8; give the path of a plan",
-    );
-    for [line, words] in table(WRONG) {
-        let told = run(queuescope(&flags(line)));
-        told.assert_refused(words);
-        let lines = (told.out.lines().count(), told.err.lines().count());
-        assert_eq!(lines, (0, 1), "{}", told.err);
-    }
-    assert!(!plan.path("experiment.json").exists(), "nothing was begun");
-}
-
-#[test]
-fn what_no_run_would_find_is_told_once_before_the_first() {
-    let plan = Planned::new("max_running_requests = [1, 2, 4]");
-    let no_data = "node --dataset-name sharegpt --dataset-path none.json";
-    let no_router = "routing --router sglang-router --router-program /no/smg";
-    for (line, words) in [
-        (no_data, "none.json"),
-        (no_router, "the router's program /no/smg is not there"),
-    ] {
-        let (command, line) = line.split_once(' ').unwrap();
-        let told = plan.run(command, &flags(line));
-        assert!(matches!(told.code, Some(1 | 2)), "{}", told.err);
-        assert_eq!(told.err.matches(words).count(), 1, "{}", told.err);
-        assert!(!plan.path("").exists(), "nothing was begun");
-    }
 }
 
 /// What an exporter's variables say of a proxy is nothing to a plan without one. How plans are shown: `proxy/process.rs`.

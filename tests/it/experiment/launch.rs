@@ -6,24 +6,16 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use queuescope::clock::Clock;
 use queuescope::experiment::faults::{self, FaultKind, FaultPlan, Schedule};
-use queuescope::experiment::launch::{
-    CommandLine, Deployment, DeploymentSpec, EngineName, Router, ServerSpec,
-};
+use queuescope::experiment::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
 use queuescope::report::files::FaultRow;
 use queuescope::request::ColumnId;
 
-use super::{
-    assert_nothing_is_left, hosts, left, routed, running, send, spec, started, until, words,
-};
+use super::{assert_nothing_is_left, hosts, left, routed, send, spec, started, until, words};
 use crate::support::assert_says;
-use crate::support::generator::sim;
 use crate::support::process::{PROGRAM, lines_of, queuescope};
 use crate::support::router::{Which, free_port};
-use crate::support::wire::PATIENCE;
 
 #[tokio::test]
 async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_does() {
@@ -36,15 +28,9 @@ async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_doe
         let table = send(&deployment, &folder, "run", "--num-prompts 24").await;
         let outcomes = words(&table, "outcome").len();
         assert_eq!((table.len(), outcomes), (24, 1), "{policy}");
-        let served = words(&table, "host");
-        assert!(served.is_subset(&hosts), "{policy}: {served:?}");
-        if policy == "round_robin" {
-            assert_eq!(served, hosts);
-        }
-        let waited = |row| table.number(ColumnId::queue_time_in_router, row);
-        let waited: Vec<Option<f64>> = (0..table.len()).map(waited).collect();
-        let has_waited = waited.iter().filter(|waited| **waited > Some(0.0)).count();
-        assert_eq!(has_waited, 24, "{policy}: {waited:?}");
+        assert!(words(&table, "host").is_subset(&hosts), "{policy}");
+        let has_waited = |row| table.number(ColumnId::queue_time_in_router, row) > Some(0.0);
+        assert!((0..24).all(has_waited), "{policy}");
         assert_eq!(left(folder.path()).len(), 4);
         match policy {
             "random" => drop(deployment),
@@ -152,27 +138,16 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         start_timeout: std::time::Duration::from_secs(1),
         ..serving(ServerSpec::Running(nobody))
     };
-    let clock = Clock::system();
     let no_flag = serving(started(PROGRAM, "sim --no-such"));
-    let no_program = serving(started("/no/such/python", "-m sglang.launch_server"));
-    let silent = serving(started("true", ""));
     for (wanted, pieces) in [
         (on_taken_port, &*taken_port),
         (
             no_flag,
             "server-|unexpected argument '--no-such'|command: | sim |logs/server-|--help",
         ),
-        (
-            no_program,
-            "the program is not there|/no/such/python -m sglang.launch_server",
-        ),
-        (silent, "ended (exit status: 0): it wrote nothing"),
         (too_soon, "server-1|is not ready|Connection refused"),
     ] {
-        let begun = clock.now();
         let error = format!("{:#}", Deployment::start(&wanted).await.unwrap_err());
-        let took = clock.now().since(begun);
-        assert!(took < PATIENCE.as_secs_f64() / 4.0, "{error}");
         let pieces = pieces.split('|');
         pieces.for_each(|piece| assert_says(&error, piece));
         assert_eq!(left(dir), [""; 0], "{error}");
@@ -185,15 +160,15 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
 #[tokio::test]
 async fn an_end_that_nobody_wanted_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let deployment = Deployment::start(&spec(folder.path())).await.unwrap();
-    let command = &deployment.processes()[1].command;
-    let mut all = std::fs::read_dir("/proc").unwrap().flatten();
-    let pid = all.find_map(|process| {
-        let said = std::fs::read(process.path().join("cmdline")).ok()?;
-        let said = String::from_utf8_lossy(&said).replace('\0', " ");
-        (said.trim() == command).then(|| process.file_name().to_str().unwrap().parse().unwrap())
-    });
-    kill(Pid::from_raw(pid.unwrap()), Signal::SIGKILL).unwrap();
+    let file = folder.path().join("kill");
+    let killed = format!(
+        "{PROGRAM} sim \"$@\" & until [ -e {} ]; do sleep 0.1; done; kill -9 $$",
+        file.display()
+    );
+    let mut wanted = spec(folder.path());
+    wanted.servers[1] = shell(&killed);
+    let deployment = Deployment::start(&wanted).await.unwrap();
+    std::fs::write(&file, "").unwrap();
     let error = deployment.ended().await.to_string();
     assert_says(&error, "server-2 ended (signal: 9");
     assert_says(&error, "the host's memory ran out, or somebody killed it");
@@ -211,62 +186,28 @@ async fn an_end_that_nobody_wanted_is_told() {
     assert_eq!(left(folder.path()), [""; 0]);
 }
 
-/// Does to the first server what fits, and gives what was written of it.
-async fn done(
-    kind: &str,
-    schedule: &str,
-    (spec, deployment): (&DeploymentSpec, &Deployment),
-) -> Vec<String> {
+#[tokio::test]
+async fn a_killed_server_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = spec(folder.path());
+    let deployment = Deployment::start(&spec).await.unwrap();
     let plan = FaultPlan {
-        kind: FaultKind::parse(kind).unwrap(),
-        schedule: Schedule::parse(schedule).unwrap(),
+        kind: FaultKind::Kill,
+        schedule: Schedule::parse(r#"{ 0 = [1], "0.01" = [] }"#).unwrap(),
     };
-    plan.check(spec).unwrap();
     let (clock, file) = (Clock::system(), spec.dir.join("faults.csv"));
     let done = faults::run(&plan, &deployment.servers, clock.now(), &clock, &file);
     done.await.unwrap();
-    let text = std::fs::read_to_string(&file).unwrap();
-    let head = "time,server,kind,event\n";
-    assert!(text.is_empty() || text.starts_with(head), "{text}");
     let rows = csv::Reader::from_path(file).unwrap().into_deserialize();
     let rows: Vec<FaultRow> = rows.map(Result::unwrap).collect();
     assert!(rows.is_sorted_by_key(|row| row.time), "{rows:?}");
-    let is_right = |row: &FaultRow| (&*row.server, &*row.kind) == ("server-1", kind);
-    assert!(rows.iter().all(is_right), "{rows:?}");
-    rows.into_iter().map(|row| row.event).collect()
-}
-
-/// A server of ours that is killed, and one that is not ours, behind a hop.
-#[tokio::test]
-async fn a_server_that_is_taken_down_comes_back() {
-    let sim = sim(|_| {});
-    for kind in ["kill", "refuse"] {
-        let folder = tempfile::tempdir().unwrap();
-        let mut wanted = spec(folder.path());
-        if kind == "refuse" {
-            wanted = DeploymentSpec {
-                engine: EngineName::External,
-                servers: running(&[format!("http://{}", sim.addr())]),
-                router: Router::None,
-                hops: true,
-                proxy: [("fault_injection".to_owned(), true.into())].into(),
-                ..wanted
-            };
-        }
-        let deployment = Deployment::start(&wanted).await.unwrap();
-        let there = (&wanted, &deployment);
-        if kind == "refuse" {
-            assert_eq!(done(kind, "{ 0 = [1] }", there).await, ["down"]);
-            let table = send(&deployment, &folder, "down", "--num-prompts 5").await;
-            assert!(words(&table, "success").iter().eq(["False"]));
-        }
-        assert_eq!(done(kind, "{ 0 = [] }", there).await, [""; 0]);
-        let events = done(kind, r#"{ 0 = [1], "0.01" = [] }"#, there).await;
-        assert_eq!(events, ["down", "up", "ready"]);
-        let flags = "--num-prompts 20 --upstream-kind server";
-        let table = send(&deployment, &folder, "up", flags).await;
-        assert!(words(&table, "outcome").iter().eq(["ok"]), "{kind}");
-        assert_eq!(words(&table, "host"), hosts(&deployment), "{kind}");
-        deployment.stop().await;
+    for (row, event) in rows.iter().zip(["down", "up", "ready"]) {
+        let written = [&row.server, &row.kind, &row.event];
+        assert_eq!(written, ["server-1", "kill", event]);
     }
+    assert_eq!(rows.len(), 3);
+    let table = send(&deployment, &folder, "up", "--num-prompts 20").await;
+    assert!(words(&table, "outcome").iter().eq(["ok"]));
+    assert_eq!(words(&table, "host"), hosts(&deployment));
+    deployment.stop().await;
 }

@@ -15,12 +15,10 @@ use tokio::time::{sleep, timeout};
 
 use super::Planned;
 use super::{routed, started, words};
-use crate::pair::parts;
-use crate::support::collector::{Collector, Span};
 use crate::support::process::PROGRAM;
 use crate::support::proxy::{Row, assert_cells, number, rows};
 use crate::support::router::Which;
-use crate::support::wire::{Client, PATIENCE, until};
+use crate::support::wire::{Client, PATIENCE};
 
 /// One server of each kind behind a router.
 fn plan(router: Which, lines: &str) -> Planned {
@@ -141,56 +139,11 @@ async fn told(spec: &DeploymentSpec, ask: impl AsyncFnOnce(SocketAddr, &Deployme
 }
 
 const BURST: usize = 24;
-/// The three waits of a pair: their columns and spans.
-const WAITS: [(&str, &str); 3] = [
-    ("decode_bootstrap_time", "decode_bootstrap"),
-    ("prefill_queue_time", "prefill_waiting"),
-    ("decode_queue_time", "decode_waiting"),
-];
-
 /// So many requests at once, none of which leaves.
 async fn burst(front: SocketAddr) {
     let all = (0..BURST).map(|number| timeout(PATIENCE, one(front, number * 40 + 1)));
     for ended in join_all(all).await {
         ended.unwrap();
-    }
-}
-
-/// More come at once than decode has slots or memory for: the waits of each are those that its servers' spans tell.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_burst_that_is_kept_back_waits_as_the_spans_say() {
-    for which in Which::ALL {
-        let (folder, collector) = (tempfile::tempdir().unwrap(), Collector::start().await);
-        let flags =
-            "--decode-step-ms 5 --max-running-requests 4 --disaggregation-decode-extra-slots 4";
-        let mut spec = pair_of(which, &["prefill", "decode"], flags, folder.path());
-        let to = format!("http://{}", collector.http);
-        spec.proxy
-            .insert("engine.traces.forward_to".into(), to.into());
-        let path = told(&spec, async |front, _| {
-            burst(front).await;
-            // Servers send them now and then.
-            let is_wait = |span: &&Span| WAITS.iter().any(|(_, name)| span.name == *name);
-            let has_all = || collector.spans().iter().filter(is_wait).count() == 3 * BURST;
-            until("the spans", has_all).await;
-        });
-        let path = path.await;
-        let (rows, spans) = (rows(&path), collector.spans());
-        assert_eq!(rows.len(), BURST);
-        let mut longest = 0.0_f64;
-        for row in &rows {
-            for (column, name) in WAITS {
-                let mut of_row = spans.iter().filter(|span| span.trace == row["trace_id"]);
-                let span = of_row.find(|span| span.name == name).unwrap();
-                let took = (span.end - span.start) as f64 / 1e9;
-                let is_near = (number(row, column) - took).abs() < 1e-3;
-                assert!(is_near, "{which:?}: {column}: {took}: {row:?}");
-                longest = longest.max(took);
-            }
-        }
-        assert!(parts(&path).iter().all(|parts| !parts.is_empty()));
-        // Twenty tokens of those before it take a tenth of a second.
-        assert!(longest > 0.05, "{which:?}: {longest}");
     }
 }
 

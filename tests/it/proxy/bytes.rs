@@ -2,10 +2,11 @@
 
 use queuescope::request::Endpoint;
 
+use super::http2::header;
 use super::*;
 
 /// A server that replays each recording to the request that names it, read by read.
-pub async fn replay() -> Upstream {
+async fn replay() -> Upstream {
     Upstream::start(|_, request| {
         let case = request.header("x-case").unwrap();
         let recording = recordings::named(&case);
@@ -16,12 +17,13 @@ pub async fn replay() -> Upstream {
     .await
 }
 
-fn request(recording: &Recording) -> Vec<u8> {
-    let case = format!("x-case: {}\r\n", recording.case);
+/// A recording's request, with this id.
+fn request(recording: &Recording, id: &str) -> Vec<u8> {
+    let lines = format!("x-case: {}\r\nx-request-id: {id}\r\n", recording.case);
     if recording.method == "GET" {
-        return format!("GET {} HTTP/1.1\r\nhost: h\r\n{case}\r\n", recording.path).into_bytes();
+        return format!("GET {} HTTP/1.1\r\nhost: h\r\n{lines}\r\n", recording.path).into_bytes();
     }
-    post(&recording.path, &case, &recording.request_body)
+    post(&recording.path, &lines, &recording.request_body)
 }
 
 /// The headers that must pass: not those of the connection, nor Pingora's own date.
@@ -36,21 +38,12 @@ fn end_to_end(all: Vec<(String, String)>) -> Vec<(String, String)> {
 }
 
 /// Fails unless these are the status, headers and body of a recording.
-pub fn assert_same(
-    recording: &Recording,
-    status: u16,
-    headers: Vec<(String, String)>,
-    body: &[u8],
-) {
+fn assert_same(recording: &Recording, status: u16, headers: Vec<(String, String)>, body: &[u8]) {
     let case = &recording.case;
     assert_eq!(status, recording.status, "{case}");
     assert!(body == recording.body(), "{case}: the body differs");
-    let mut got = end_to_end(headers);
-    if recording.header("x-request-id").is_none() {
-        // Ours: the request had none.
-        got.retain(|(name, _)| name != "x-request-id");
-    }
-    assert_eq!(got, end_to_end(recording.headers.clone()), "{case}");
+    let expected = end_to_end(recording.headers.clone());
+    assert_eq!(end_to_end(headers), expected, "{case}");
 }
 
 fn assert_passed(recording: &Recording, response: &Response) {
@@ -58,134 +51,80 @@ fn assert_passed(recording: &Recording, response: &Response) {
     assert_same(recording, response.status(), headers, &response.body);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_recording_passes_unchanged() {
-    let upstream = replay().await;
-    let front = Front::start(upstream.addr).await;
-    let all = recordings::all();
-    for recording in &all {
-        let mut client = front.sent(request(recording)).await;
-        assert_passed(recording, &client.response().await);
-    }
-    for (seen, recording) in upstream.seen().iter().zip(&all) {
-        assert!(seen.body == recording.request_body, "{}", recording.case);
-    }
-    let is_generation =
-        |one: &&Recording| one.method == "POST" && Endpoint::from_path(&one.path).is_some();
-    let generations = all.iter().filter(is_generation).count();
-    assert!(generations > 70);
-    let passed = front.counter("queuescope_passed_through_total");
-    assert_eq!(passed as usize, all.len() - generations);
-    // A sequence of several has a row of its own.
-    let rows = front.rows().await;
-    let mut ids: Vec<_> = rows
-        .iter()
-        .map(|row| row["req_id"].split('#').next())
-        .collect();
-    ids.dedup();
-    assert_eq!(ids.len(), generations);
+fn assert_passed_http2(recording: &Recording, answer: &Answer) {
+    let text = |value: &HeaderValue| String::from_utf8(value.as_bytes().to_vec()).unwrap();
+    let headers = answer.headers.iter();
+    let headers = headers.map(|(name, value)| (name.to_string(), text(value)));
+    // HTTP/2 has a framing of its own.
+    let framing = recording.header("transfer-encoding");
+    let framing = framing.map(|value| ("transfer-encoding".into(), value.into()));
+    let headers = headers.chain(framing).collect();
+    assert_same(recording, answer.status, headers, &answer.body);
 }
 
+/// Over HTTP/1.1 and 2, and to a client that takes a little at a time, with pauses in which more comes than is taken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_readers_get_the_same_bytes() {
+async fn every_recording_passes_unchanged_and_is_the_same_row_to_any_client() {
     let upstream = replay().await;
     let front = Front::start(upstream.addr).await;
-    let addr = front.addr();
-    let reads = |recording: Recording| async move {
-        let mut client = Client::with_small_buffer(addr).await;
-        client.send(request(&recording)).await;
+    let mut http2 = Http2::connect(front.addr()).await;
+    let all = recordings::all();
+    let slow = async |recording: &Recording| {
+        let mut client = Client::with_small_buffer(front.addr()).await;
+        let id = format!("slow {}", recording.case);
+        client.send(request(recording, &id)).await;
         let mut read = 0;
-        // A little at a time, with pauses in which more comes than is taken.
         let response = client.read_slowly(997, |bytes| {
             read += bytes;
             read.is_multiple_of(3)
         });
-        assert_passed(&recording, &response.await);
+        assert_passed(recording, &response.await);
     };
-    let readers: JoinSet<()> = recordings::all().into_iter().map(reads).collect();
-    readers.join_all().await;
-}
-
-/// A body as a real encoder writes it; nothing here can read it, and nothing must.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_encoded_answer_passes_byte_for_byte_and_is_counted() {
-    let plain = recordings::named("generate_stream").body();
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    std::io::Write::write_all(&mut gzip, &plain).unwrap();
-    let body = gzip.finish().unwrap();
-    let coding = "content-encoding: gzip\r\n";
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n";
-    let head = format!("{head}{coding}content-length: {}\r\n\r\n", body.len());
-    let answer = [head.as_bytes(), &body].concat();
-    let (upstream, front) = playing(vec![Step::Send(answer)], "").await;
-    let accepts = "accept-encoding: gzip\r\n";
-    let asks = b"{\"stream\":true}";
-    let answer = front.ask("/v1/messages", accepts, asks).await;
-    assert_says(&answer.head, coding);
-    assert!(answer.body == body);
-    assert_says(&upstream.seen()[0].head, accepts);
-    let unread = r#"queuescope_responses_unread_total{reason="encoded"}"#;
-    front.counts(unread, 1).await;
-    let row = front.only_row().await;
-    assert_cells(&row, [("outcome", "ok"), ("unread", "encoded")]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_generation_passes_and_is_counted() {
-    let answer = r#"{"data":[{"embedding":[0.1,0.2]}],"text":"a","usage":{"prompt_tokens":3}}"#;
-    let (upstream, front) = playing(vec![Step::Send(json_response(answer))], "").await;
-    let known = "/v1/embeddings /v1/rerank /v1/score /v1/classify /v1/audio/transcriptions /tokenize /v1/anything /generate/";
-    let body = br#"{"model":"m","input":["a b c"],"stream":false}"#;
-    let mut client = front.client().await;
-    for path in known.split(' ') {
-        let got = client.ask(path, "", body).await;
-        assert!(got.body == answer.as_bytes(), "{path}");
+    futures_util::future::join_all(all.iter().map(slow)).await;
+    for recording in &all {
+        let case = &recording.case;
+        let asks = request(recording, &format!("old {case}"));
+        assert_passed(recording, &front.sent(asks).await.response().await);
+        if recording.method == "POST" {
+            let mut lines = header("x-case", case);
+            lines.extend(header("x-request-id", &format!("new {case}")));
+            let call = http2.begin(&recording.path, lines, &recording.request_body, false);
+            assert_passed_http2(recording, &call.await.answer().await);
+        }
     }
-    assert!(upstream.seen().iter().all(|seen| seen.body == body));
-    assert_eq!(front.counter("queuescope_passed_through_total "), 8);
-    front.counts("queuescope_upstream_in_flight", 0).await;
-    assert_eq!(front.rows().await.len(), 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn headers_pass_as_they_are_written() {
-    let upstream = Upstream::always(
-        "HTTP/1.1 200 OK\r\nServer: uvicorn\r\nset-cookie: a=1\r\nset-cookie: b=2\r\ncontent-length: 2\r\n\r\nok",
-    )
-    .await;
-    let front = Front::start(upstream.addr).await;
-    let line = "GET /a%20b?q=%C3%A9&x=1 HTTP/1.1\r\n";
-    let fields = "Host: example.org:1\r\nX-Odd_Name: a, b\r\nx-two: 1\r\nx-two: 2\r\n";
-    let mut client = front.sent(format!("{line}{fields}\r\n")).await;
-    let response = client.response().await;
-    assert_says(&response.head, "\r\nServer: uvicorn\r\n");
-    assert_eq!(response.head.matches("set-cookie: ").count(), 2);
-    let head = &upstream.seen()[0].head;
-    assert!(head.starts_with(line), "{head}");
-    for field in fields.lines() {
-        assert!(head.lines().any(|line| line == field), "{field} in {head}");
+    let is_generation =
+        |one: &&Recording| one.method == "POST" && Endpoint::from_path(&one.path).is_some();
+    let seen = upstream.seen();
+    for seen in &seen {
+        let case = seen.header("x-case").unwrap();
+        let recording = all.iter().find(|one| one.case == case).unwrap();
+        assert!(seen.body == recording.request_body, "{case}");
+        assert!(seen.header("x-request-id").unwrap().ends_with(&case));
+        let is_traced = seen.header("traceparent").is_some();
+        assert_eq!(is_traced, is_generation(&recording), "{case}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_waits_for_100_continue_gets_it_and_keeps_its_connection() {
-    let (_upstream, front) = answering("").await;
-    let mut client = front.client().await;
-    for _ in 0..2 {
-        let body = b"{\"text\":\"a\"}";
-        let all = post("/generate", "expect: 100-continue\r\n", body);
-        let (head, body) = all.split_at(all.len() - body.len());
-        client.send(head).await;
-        let interim = client.read_until(|reader| reader.head.is_some()).await;
-        assert_eq!(interim.status(), 100);
-        client.send(body).await;
-        let response = client.response().await;
-        assert_eq!(response.status(), 200);
-        assert_eq!(response.header("connection").unwrap(), "keep-alive");
-    }
-    for row in front.rows().await {
-        assert_row(&row, "outcome=ok, input_length=1");
-    }
+    let generations = all.iter().filter(is_generation).count();
+    assert!(generations > 70);
+    let passed = front.counter("queuescope_passed_through_total");
+    assert_eq!(passed as usize, seen.len() - 3 * generations);
+    let rows = front.rows().await;
+    let of_client = |client: &str| {
+        let told = "req_id outcome error input_length actual_output_tokens token_chunks engine_id";
+        let cells = |row: &Row| Some(told.split(' ').map(|name| row[name].clone()).collect());
+        let theirs = rows.iter().filter(|row| row["req_id"].starts_with(client));
+        let mut cells: Vec<Vec<String>> = theirs.filter_map(cells).collect();
+        cells
+            .iter_mut()
+            .for_each(|row| drop(row[0].drain(..client.len())));
+        cells.sort();
+        cells
+    };
+    let [slow, old, new] = ["slow ", "old ", "new "].map(of_client);
+    assert_eq!((&slow, &new), (&old, &old));
+    // A sequence of several has a row of its own.
+    let mut ids: Vec<_> = old.iter().map(|row| row[0].split('#').next()).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), generations);
 }
 
 /// The parts of a chat's body before and after its image.

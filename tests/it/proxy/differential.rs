@@ -37,7 +37,7 @@ struct Pair {
 }
 
 /// Fields that ours adds or writes by itself.
-const OURS: [&str; 4] = ["x-request-id", "traceparent", "tracestate", "date"];
+pub const OURS: [&str; 4] = ["x-request-id", "traceparent", "tracestate", "date"];
 
 /// Stands for the status of a stream that was reset.
 const RESET: u16 = 999;
@@ -166,7 +166,9 @@ async fn connection(proxy: SocketAddr, bytes: &[u8]) -> Vec<Message> {
     // It may be refused before it is sent.
     let _ = client.stream.write_all(&[bytes, LAST].concat()).await;
     let all = client.read_to_close().await;
-    Message::all(&all, bytes.starts_with(b"HEAD"))
+    let all = wire::responses(&all, bytes.starts_with(b"HEAD")).into_iter();
+    all.map(|one| Message::of(&one.head, &one.body, one.whole))
+        .collect()
 }
 
 async fn stream(proxy: SocketAddr, request: &http::Request<()>, body: &str) -> Message {
@@ -279,25 +281,6 @@ impl Message {
             head += &format!("\r\n{name}: {}", String::from_utf8_lossy(value.as_bytes()));
         }
         Message::of(&head, &answer.body, answer.broken.is_none())
-    }
-
-    /// All responses of a connection that closed then; the first one may be to a HEAD.
-    fn all(bytes: &[u8], mut is_to_head: bool) -> Vec<Message> {
-        let mut reader = Reader::default().next(is_to_head);
-        reader.feed(bytes);
-        let mut all = Vec::new();
-        while let Some(head) = &reader.head {
-            let whole = reader.is_whole(0);
-            let message = Message::of(head, &reader.body, whole);
-            let is_interim = message.status() / 100 == 1 && message.status() != 101;
-            all.push(message);
-            if !whole {
-                break;
-            }
-            is_to_head &= is_interim;
-            reader = reader.next(is_to_head);
-        }
-        all
     }
 
     /// Of a response; 0 of a request.

@@ -91,6 +91,9 @@ async fn a_worker_that_refuses_resets_connections_unread() {
     let hops = Hops::without_fault(vec![Step::ok()]).await;
     let mut kept = hops.front.client().await;
     assert_eq!(kept.ask("/generate", "", b"{}").await.status(), 200);
+    let huge = format!("{{\"kind\":\"{}\"}}", "x".repeat(20_000));
+    let refused = hops.admin("PUT", "/faults/w0", &huge).await;
+    assert_eq!(refused.status(), 400, "no fault is that large");
     hops.set(json!({"kind": "refuse"})).await;
     assert!(is_refused(hops.front.addr()).await);
     kept.post("/generate", "", b"{}").await;
@@ -145,14 +148,14 @@ fn open_stream() -> Vec<Step> {
 async fn a_slow_or_stalled_response_is_whole_and_late() {
     // The stream takes 0.15 s by itself.
     for fault in [
-        json!({"kind": "stall", "ms": 600}),
-        json!({"kind": "slow", "ms": 600}),
+        json!({"kind": "stall", "ms": 300}),
+        json!({"kind": "slow", "ms": 300}),
     ] {
         let hops = Hops::start(open_stream(), fault.clone()).await;
         let response = hops.request().await;
         assert!(response.whole && response.body.len() == 200, "{fault}");
         let rows = hops.front.rows().await;
-        assert!(number(&rows[0], "elapsed") >= 0.59, "{fault}: {rows:?}");
+        assert!(number(&rows[0], "elapsed") >= 0.29, "{fault}: {rows:?}");
     }
 }
 
@@ -211,19 +214,4 @@ async fn a_cut_comes_after_just_so_many_bytes() {
         }
         assert_eq!(hops.outcomes().await, ["proxy_error"; 5]);
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn faults_are_off_unless_they_are_turned_on_and_none_is_that_large() {
-    let (_server, front) = answering("").await;
-    let admin = front.proxy.address("admin").unwrap();
-    for (method, path) in [("GET", "/faults"), ("PUT", "/faults/w0")] {
-        let off = ask(admin, method, path, "", r#"{"kind":"reset"}"#).await;
-        assert_eq!(off.status(), 403);
-        assert_says(&off.text(), "fault_injection = true");
-    }
-    let hops = Hops::without_fault(vec![Step::ok()]).await;
-    let huge = format!("{{\"kind\":\"{}\"}}", "x".repeat(20_000));
-    let refused = hops.admin("PUT", "/faults/w0", &huge).await;
-    assert_eq!(refused.status(), 400);
 }

@@ -37,36 +37,12 @@ async fn what_a_front_sends_to_its_own_hop_is_one_attempt() {
     assert!(rows.iter().all(|row| row["attempts"] == "1"), "{rows:?}");
 }
 
-#[track_caller]
-fn assert_none_of_ours(head: &str) {
-    let names = headers(head).into_iter().map(|(name, _)| name);
-    let ours = names.filter(|name| name.starts_with("x-queuescope"));
-    assert_eq!(ours.collect::<Vec<_>>(), [""; 0]);
-}
-
-/// A client may say a room to a server that does both: its row is neither lost nor a pair's.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_room_said_to_a_server_of_its_own_makes_no_leg() {
-    let told = "\"id\":\"i\",\"finish_reason\":{\"type\":\"stop\"},\"num_retractions\":0,\"forward_entry_time\":1795168001.0,\
-                \"queue_time\":0.25,\"prefill_finished_time\":1795168001.1,\"completion_tokens\":1,\"request_received_ts\":1795168000.5";
-    let answer = json_response(&format!("{{\"text\":\"a\",\"meta_info\":{{{told}}}}}"));
-    let server = Upstream::always(answer).await;
-    let hop = Front::hop(server.addr).await;
-    for _ in 0..2 {
-        let body = b"{\"text\":\"x\",\"bootstrap_room\":7}";
-        assert_eq!(hop.ask("/generate", "", body).await.status(), 200);
-    }
-    let rows = hop.rows().await;
-    assert_eq!(rows.len(), 2);
-    for row in rows {
-        assert_row(&row, "disaggregated=, pure_queue_time=0.250000000");
-    }
-}
-
 /// Its server is down, and what is left of the body is read for a room alone: that refuses nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_no_server_takes_comes_to_no_limit() {
     let hop = Front::hops(&[refusing().await], "request_body_max_bytes = 10").await;
+    assert_eq!(hop.ask("/health", "", b"").await.status(), 502);
+    assert_eq!(hop.counter("queuescope_passed_through_total "), 1);
     let asks = post_chunked("/generate", &[b'x'; 20], 20);
     assert_eq!(hop.sent(asks).await.response().await.status(), 502);
     let row = hop.first_row().await;
@@ -74,46 +50,19 @@ async fn a_body_that_no_server_takes_comes_to_no_limit() {
     assert_eq!(row["ended_in"], "proxy");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hop_passes_what_a_router_asks_at_registration() {
-    let server = Upstream::ok().await;
-    let hop = Front::hop(server.addr).await;
-    let mut client = hop.client().await;
-    for path in ["/health", "/server_info", "/model_info"] {
-        let line = format!("GET {path} HTTP/1.1\r\n");
-        client.send(format!("{line}host: localhost\r\n\r\n")).await;
-        let response = client.response().await;
-        assert_eq!(response.body, b"{}");
-        // The router sends no id to sign stamps for.
-        assert_none_of_ours(&response.head);
-        let seen = server.seen().pop().unwrap();
-        assert!(seen.head.starts_with(&line), "{}", seen.head);
-        assert_eq!(seen.header("x-request-id"), None, "a hop makes no ids");
-        assert_eq!(seen.header("traceparent"), None);
-    }
-    // gRPC detection must be told no, so that the router falls back to HTTP/1.1.
-    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-    let refused = hop.sent(preface).await.response().await;
-    assert!(refused.head.starts_with("HTTP/1.1 400"), "{}", refused.head);
-    assert_eq!(server.seen().len(), 3);
-    assert_eq!(hop.counter("queuescope_passed_through_total "), 3);
-    assert!(hop.rows().await.is_empty(), "a hop records nothing");
-}
-
 /// What a front tells a client that asks for its stamps.
-async fn told(front: &Front, path: &str) -> Stamps {
+async fn told(front: &Front) -> Stamps {
     let asks = "x-queuescope-stamps: 1\r\n";
-    let response = front.ask(path, asks, b"{}").await;
+    let response = front.ask("/generate", asks, b"{}").await;
     Stamps::parse(&response.header("x-queuescope-stamps").unwrap()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_on_this_machine_gets_stamps_when_it_asks() {
     let server = Upstream::ok().await;
-    let (front, router, _hop) = chain(server.addr).await;
-    let stamps = told(&front, "/generate").await;
+    let (front, _router, _hop) = chain(server.addr).await;
+    let stamps = told(&front).await;
     assert!(!stamps.joins_engine, "no engine is listened to");
-    assert_none_of_ours(&router.seen()[0].head);
     assert_eq!(stamps.attempts, Some(1));
     assert_eq!(stamps.host, Some(server.addr.to_string()));
     let hop = stamps.hop.unwrap();
@@ -128,59 +77,10 @@ async fn a_client_on_this_machine_gets_stamps_when_it_asks() {
     let row = front.only_row().await;
     let arrival = Stamp::from_seconds(number(&row, "arrival_time")).unwrap();
     assert!(arrival.nanos_since(stamps.arrival.unwrap()).abs() < 1_000);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_front_says_that_it_joins_what_servers_tell_later() {
-    let server = Upstream::ok().await;
-    let listen = Some(free_port());
-    let upstream = [server.addr];
-    let front = Front::with(&upstream, |config| config.engine.traces.listen = listen).await;
-    assert!(told(&front, "/generate").await.joins_engine);
-}
-
-/// Whom `stamps` allows them, what a client says for them and as its token, and whether it gets them.
-const MAY_HAVE: &str = "\
-loopback |   |                     | no
-loopback | 0 |                     | no
-loopback | 1 |                     | yes
-never    | 1 | a token of 18 chars | no
-token    | 1 |                     | no
-token    | 1 | a token             | no
-token    | 1 | a token of 18 chars | yes";
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stamps_are_for_those_who_may_have_them() {
-    let server = Upstream::ok().await;
-    for [policy, asks, token, given] in table(MAY_HAVE) {
-        let keys = format!("stamps = {policy:?}\nstamps_token = \"a token of 18 chars\"");
-        let front = Front::keyed(&[server.addr], &keys).await;
-        let asks = format!("x-queuescope-stamps: {asks}\r\nx-queuescope-token: {token}\r\n");
-        let response = front.ask("/generate", &asks, b"{}").await;
-        let is_given = response.header("x-queuescope-stamps").is_some();
-        assert_eq!(is_given, given == "yes", "{policy} {asks}");
-        assert_none_of_ours(&server.seen().last().unwrap().head);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_response_names_smgs_worker_and_no_stamps_of_another_front() {
-    let named = "x-smg-routed-worker-id: http://10.0.0.7:30000/\r\n";
-    let theirs = "x-queuescope-stamps: clock=theirs;now=1\r\n";
-    let lines = [named, theirs, "X-Queuescope-Stamps: clock=theirs;now=2\r\n"].concat();
-    let (_router, front) = playing(vec![Step::Send(answer_with(&lines))], "").await;
-    for path in ["/generate", "/model_info"] {
-        let response = front.ask(path, "", b"{}").await;
-        assert_says(&response.head, named);
-        assert_none_of_ours(&response.head);
-        let stamps = told(&front, path).await;
-        assert_ne!(stamps.clock, "theirs");
-        assert!(stamps.arrival.is_some(), "{path}: {stamps:?}");
-    }
-    // Nobody saw the router send.
-    for row in front.rows().await {
-        assert_row(&row, "host=10.0.0.7:30000, router_send_time=");
-    }
+    // And it hears that more will be told later.
+    let listens = format!("[engine.traces]\nlisten = \"{}\"", free_port());
+    let listens = Front::keyed(&[server.addr], &listens).await;
+    assert!(told(&listens).await.joins_engine);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -201,17 +101,9 @@ async fn a_hop_that_answers_itself_tells_what_it_stamped() {
 /// What somebody could say in a hop's name.
 const FORGED: &str = r#"["evil",1795000000000000000,null,null,null,"evil:1",77,false,false,"w9"]"#;
 
-/// `{}` with these header lines.
-fn answer_with(lines: &str) -> Vec<u8> {
-    format!("HTTP/1.1 200 OK\r\n{lines}content-length: 2\r\n\r\n{{}}").into_bytes()
-}
-
-/// Fails unless the row is as if no hop had been there.
-fn assert_no_hop(row: &Row) {
-    let none = "host=, worker=, router_send_time=, worker_forwarded_time=, hop_clock_offset=, \
-                failed_attempts=, inconsistency=, error=, attempts=1, outcome=ok, success=True";
-    assert_row(row, none);
-}
+/// A row as if no hop had been there.
+const NO_HOP: &str = "host=, worker=, router_send_time=, worker_forwarded_time=, hop_clock_offset=, \
+    failed_attempts=, inconsistency=, error=, attempts=1, outcome=ok, success=True";
 
 /// What a hop with this secret signs for a request with this id.
 async fn signed(server: SocketAddr, secret: Option<&str>, id: &str) -> String {
@@ -261,8 +153,9 @@ async fn only_what_a_hop_of_ours_said_of_this_request_is_believed() {
 /// Fails unless a front of this secret takes this, beside a forged one, for the word of a hop before `server`, or for
 /// nobody's.
 async fn assert_believed(said: &str, secret: Option<&str>, server: Option<SocketAddr>) {
-    let both = [FORGED, said].map(|said| format!("x-queuescope-hop: {said}\r\n"));
-    let router = Upstream::always(answer_with(&both.concat())).await;
+    let [forged, said] = [FORGED, said].map(|said| format!("x-queuescope-hop: {said}\r\n"));
+    let answer = format!("HTTP/1.1 200 OK\r\n{forged}{said}content-length: 2\r\n\r\n{{}}");
+    let router = Upstream::always(answer).await;
     let front = Front::with(&[router.addr], |config| {
         config.hop_secret = secret.map(Into::into);
     })
@@ -279,26 +172,8 @@ async fn assert_believed(said: &str, secret: Option<&str>, server: Option<Socket
     let row = front.only_row().await;
     match server {
         Some(server) => assert_eq!(row["host"], server.to_string(), "{said}"),
-        None => assert_no_hop(&row),
+        None => assert_row(&row, NO_HOP),
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_stamps_pass_on_interim_heads() {
-    let hints = format!(
-        "HTTP/1.1 103 Early Hints\r\nx-queuescope-hop: {FORGED}\r\nlink: </a>\r\n\
-         x-queuescope-stamps: clock=theirs;now=1\r\n\r\n"
-    );
-    let answer = [hints.into_bytes(), answer_with("")].concat();
-    let (_router, front) = playing(vec![Step::Send(answer)], "").await;
-    let mut client = front.asked("/generate", "", b"{}").await;
-    let hints = client.read_until(|reader| reader.head.is_some()).await;
-    assert_eq!(hints.status(), 103);
-    assert_says(&hints.head, "link: </a>");
-    assert_none_of_ours(&hints.head);
-    let row = front.only_row().await;
-    assert_no_hop(&row);
-    assert_eq!(row["status"], "200");
 }
 
 /// A front and hops in one process, and a router that retries between them and makes this of heads.
@@ -328,13 +203,8 @@ fn with_its_own_trace(head: &str) -> String {
 /// Fails unless these moments of a row are known, and follow each other.
 #[track_caller]
 fn assert_in_order(row: &Row, moments: &str) {
-    assert!(
-        moments
-            .split(' ')
-            .map(|moment| number(row, moment))
-            .is_sorted(),
-        "{row:?}"
-    );
+    let times = moments.split(' ').map(|moment| number(row, moment));
+    assert!(times.is_sorted(), "{row:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -349,11 +219,7 @@ async fn a_retried_request_is_one_row_of_the_attempt_that_answered() {
             Upstream::ok().await,
         ];
         let (front, _router) = retried_chain(&servers.each_ref(), edit).await;
-        let asks = "x-queuescope-stamps: 1\r\n";
-        let response = front.ask("/generate", asks, b"{}").await;
-        assert_eq!(response.status(), 200);
-        let stamps = response.header("x-queuescope-stamps").unwrap();
-        let stamps = Stamps::parse(&stamps).unwrap();
+        let stamps = told(&front).await;
         assert_eq!((stamps.attempts, stamps.failed.len()), (Some(3), 2));
         let joins = format!("queuescope_joins_total{{by=\"{by}\"}} ");
         assert_eq!(front.counter(&joins), 3);

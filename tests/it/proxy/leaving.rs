@@ -110,28 +110,40 @@ async fn a_whole_answer_ends_its_request_though_the_client_may_send_on() {
 
 /// However long a write to the server may take.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_answer_of_a_server_that_reads_no_more_is_passed_on() {
-    for closes in [true, false] {
+async fn the_answer_of_a_server_that_reads_no_more_is_passed_on_and_one_that_gives_none_is_a_504() {
+    for (closes, limit, answers) in [
+        (true, 1000.0, true),
+        (false, 1000.0, true),
+        (false, 0.1, false),
+    ] {
         let gate = Gate::new();
         let server = hasty(&gate, REFUSAL, closes).await;
-        let front = Front::keyed(&[server], "upstream_write_timeout_s = 1000").await;
+        let front = Front::keyed(&[server], &format!("upstream_write_timeout_s = {limit:?}")).await;
         let mut client = front.client().await;
         let body = post("/generate", "", &vec![b'x'; 64 << 20]);
         let sent = client.send_until_still(&body).await;
-        // What sockets may hold on two hops, and no more: the proxy itself keeps a piece.
-        assert!(sent < 48 << 20, "{sent} bytes, though nobody read them");
-        gate.open();
-        assert_eq!(client.response().await.status(), 413);
+        if answers {
+            // What sockets may hold on two hops, and no more: the proxy itself keeps a piece.
+            assert!(sent < 48 << 20, "{sent} bytes, though nobody read them");
+            gate.open();
+        }
+        let response = client.response().await;
         drop(client);
-        assert_outcome(&front.only_row().await, "client_error", "413");
+        let (status, outcome, error) = match answers {
+            true => (413, "client_error", "413"),
+            false => (504, "timeout", "took no bytes for too long"),
+        };
+        assert_eq!(response.status(), status);
+        assert_outcome(&front.only_row().await, outcome, error);
     }
 }
 
 const PIPELINED: &[u8] = b"GET /health HTTP/1.1\r\nhost: h\r\n\r\n";
 
-/// What a client sends beyond its request: little, and more than is kept, which the proxy's kernel holds.
+/// What a client sends beyond its request: nothing, little, and more than is kept, which the proxy's kernel holds.
 fn extras() -> Vec<Vec<u8>> {
     vec![
+        Vec::new(),
         b"\n".to_vec(),
         b"\r\n".to_vec(),
         PIPELINED.to_vec(),
@@ -182,12 +194,12 @@ async fn a_client_that_sent_more_is_seen_to_leave() {
                 until("the upstream let go", || upstream.gone() > gone).await;
             }
         }
-        front.all_end(8, "client_abort", "client").await;
+        front.all_end(10, "client_abort", "client").await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_under_tls_that_leaves_with_bytes_ahead_is_seen_too() {
+async fn a_client_under_tls_that_leaves_is_seen_too() {
     let upstream = silent(true).await;
     let (certificate, front) = secure(upstream.addr).await;
     for (turn, extra) in extras().into_iter().enumerate() {
@@ -196,7 +208,16 @@ async fn a_client_under_tls_that_leaves_with_bytes_ahead_is_seen_too() {
         drop(client);
         until("the upstream let go", || upstream.gone() > turn).await;
     }
-    front.all_end(4, "client_abort", "client").await;
+    // One that ends its side of TLS, and keeps the connection.
+    let mut client = connect(front.addr(), &certificate.der).await;
+    asks(&mut client, &upstream, true, b"").await;
+    let (socket, tls) = client.stream.get_mut();
+    tls.send_close_notify();
+    let mut alert = Vec::new();
+    tls.write_tls(&mut alert).unwrap();
+    socket.write_all(&alert).await.unwrap();
+    until("the upstream let go", || upstream.gone() == 6).await;
+    front.all_end(6, "client_abort", "client").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -268,7 +289,7 @@ async fn an_upgraded_connection_goes_both_ways() {
     .await;
     // What goes that way is no body: its limits are not held, nor one on all stalls together.
     let keys =
-        "request_body_max_bytes = 8\nclient_read_timeout_s = 0.2\nclient_stall_timeout_s = 3";
+        "request_body_max_bytes = 8\nclient_read_timeout_s = 0.1\nclient_stall_timeout_s = 1.2";
     let front = Front::keyed(&[upstream.addr], keys).await;
     let mut client = Client::with_buffer(front.addr(), 65_536).await;
     client.send(ASK_UPGRADE).await;
@@ -278,7 +299,7 @@ async fn an_upgraded_connection_goes_both_ways() {
         let word = word.as_bytes();
         client.post("/of/the/tunnel", "", word).await;
         // It may be silent for long, and read nothing.
-        tokio::time::sleep(Duration::from_millis(600)).await;
+        tokio::time::sleep(Duration::from_millis(250)).await;
         let mut echo = vec![0; word.len() * REPEATS];
         let echoed = tokio::time::timeout(PATIENCE, client.stream.read_exact(&mut echo));
         echoed.await.unwrap().unwrap();
@@ -302,12 +323,8 @@ async fn requests_sent_ahead_have_their_turn() {
         post_chunked("/generate", &body(3_000_000), 77_777),
         post("/generate", "connection: close\r\n", &body(5)),
     ];
-    let all = all.concat();
-    let (mut reads, mut writes) = client.stream.split();
-    let mut answers = String::new();
-    let (sent, read) = tokio::join!(writes.write_all(&all), reads.read_to_string(&mut answers));
-    sent.unwrap();
-    read.unwrap();
+    client.send(all.concat()).await;
+    let answers = String::from_utf8(client.read_to_close().await).unwrap();
     let order = ["[0,3]", "[1,70000]", "[2,3000000]", "[3,5]"].map(|answer| answers.find(answer));
     assert!(order.is_sorted() && order[0].is_some(), "{answers}");
     front.all_end(4, "ok", "").await;

@@ -1,7 +1,11 @@
 //! Limits: of time, the race between two idle limits, and clients that send too much, too slowly, or take too slowly: none holds things
 //! for ever.
 
+use futures_util::future::join_all;
+use tokio::io::{AsyncRead, AsyncWrite};
+
 use super::leaving::Full;
+use super::tls::{Certificate, over};
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -137,33 +141,116 @@ async fn a_trickled_head_is_a_408_and_no_request() {
     assert_eq!(front.rows().await.len(), 1);
 }
 
-/// A key, and what the client is told: of a body that is large, that trickles, that stops.
-const BODIES: &str = "\
-request_body_max_bytes = 100000 | 413 | client_error | 413 the request body
-client_body_timeout_s = 0.1 | 408 | timeout | the client: sent its body too slowly
-client_read_timeout_s = 0.1 | 408 | timeout | the client";
+/// Who is asked, under which limit, with what, and how that ends: status, outcome, a piece of the error, and how much of the request
+/// a server gets. A hop behind a front of its process leaves the limits to it.
+const SENT: &str = "\
+front       | request_body_max_bytes = 1000 | most         | 200 | ok           |                          | all
+front       | request_head_max_bytes = 1000 | large head   | 431 | client_error | 431                      |
+front       | request_body_max_bytes = 1000 | large length | 413 | client_error | 413                      |
+front       | request_body_max_bytes = 1000 | expects      | 413 | client_error | 413                      |
+front       | request_body_max_bytes = 1000 | large chunks | 413 | client_error | 413 the request body     | part
+front       | client_body_timeout_s = 0.1   | trickles     | 408 | timeout      | sent its body too slowly | part
+front       | client_read_timeout_s = 0.1   | stops        | 408 | timeout      | the client               | part
+cache_aware | request_body_max_bytes = 1000 | large chunks | 413 | client_error | 413 the request body     |
+cache_aware | client_body_timeout_s = 0.1   | trickles     | 408 | timeout      | sent its body too slowly |
+cache_aware | client_read_timeout_s = 0.1   | stops        | 408 | timeout      | the client               |
+hop alone   | request_head_max_bytes = 1000 | large head   | 431 | client_error | 431                      |
+hop alone   | request_body_max_bytes = 1000 | large length | 413 | client_error | 413                      |
+hop alone   | request_body_max_bytes = 1000 | large chunks | 413 | client_error | 413 the request body     | part
+hop         | request_head_max_bytes = 1000 | large head   | 200 | ok           |                          | all
+hop         | request_body_max_bytes = 1000 | large length | 200 | ok           |                          | all
+hop         | request_body_max_bytes = 1000 | large chunks | 200 | ok           |                          | all";
 
-/// What a server that says nothing gets of bodies that do not come as they must, and what their clients are told.
+/// What is sent by a word.
+fn sent(what: &str) -> Vec<u8> {
+    let only_head = |lines: &str| format!("{HEAD}{lines}\r\n\r\n").into_bytes();
+    match what {
+        "most" => post("/generate", "", &[b' '; 1000]),
+        "large head" => post("/generate", &format!("x: {}\r\n", "y".repeat(1000)), b"{}"),
+        "large length" => post("/generate", "", &[b' '; 1001]),
+        "expects" => only_head("expect: 100-continue\r\ncontent-length: 1001"),
+        "large chunks" => post_chunked("/generate", &[b' '; 1200], 600),
+        "trickles" => only_head("content-length: 5000"),
+        "stops" => [only_head("content-length: 5000"), vec![b' '; 4999]].concat(),
+        other => panic!("{other}"),
+    }
+}
+
+/// A front, or a hop, alone or behind a front of its process, before these servers; and where it listens.
+async fn before(who: &str, servers: &[SocketAddr], keys: &str) -> (Front, SocketAddr) {
+    let is_hop = who.starts_with("hop");
+    let upstreams = if who == "hop alone" { &[] } else { servers };
+    let front = Front::altered(upstreams, keys, |config| {
+        let workers = workers(servers).into_iter();
+        config.workers = workers.filter(|_| is_hop).collect();
+    })
+    .await;
+    let name = if is_hop { "worker" } else { "listen" };
+    let addr = front.proxy.address(name).unwrap();
+    (front, addr)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_turns_out_too_large_or_comes_too_slowly_is_refused() {
-    let chunks = format!("{HEAD}transfer-encoding: chunked\r\n\r\n").into_bytes();
-    let large = [chunks, chunk(" ".repeat(40_000)).repeat(3)].concat();
-    let begun = format!("{HEAD}content-length: 5000\r\n\r\n").into_bytes();
-    let stops = [&begun[..], &[b' '; 4999]].concat();
-    for ([keys, status, outcome, error], sent) in table(BODIES).zip([large, begun, stops]) {
-        let trickles = keys.starts_with("client_body");
-        let (upstream, front) = playing(vec![Step::Silence], keys).await;
-        let mut client = front.sent(sent).await;
-        if trickles {
+async fn who_sends_too_much_or_too_slowly_is_refused() {
+    let case = async |[who, limit, what, status, outcome, error, gets]: [&str; 7]| {
+        let (server, other) = (Upstream::ok().await, Upstream::ok().await);
+        let both = [server.addr, other.addr];
+        let (front, addr) = match who {
+            "cache_aware" => {
+                let policy = "policy = \"cache_aware\"\nupstream_kind = \"server\"";
+                before(who, &both, &format!("{limit}\n{policy}")).await
+            }
+            _ => before(who, &both[..1], limit).await,
+        };
+        let mut client = Client::connect(addr).await;
+        client.send(sent(what)).await;
+        if what == "trickles" {
             trickle(&mut client, &[b' '; 4000]).await;
         }
-        let told = client.response().await.status().to_string();
-        assert_eq!(told, status, "{keys}");
-        until("the upstream let go", || upstream.gone() == 1).await;
-        assert!(upstream.seen()[0].body.len() <= 100_000);
+        let response = client.response().await;
+        let answered = Clock::system().now().nanos();
+        assert_eq!(response.status().to_string(), status, "{who} {what}");
+        let let_go = || server.gone() == usize::from(gets == "part");
+        until("the upstream let go", let_go).await;
+        let seen = server.seen();
+        assert_eq!(seen.len(), usize::from(!gets.is_empty()), "{who} {what}");
+        let most = if what == "large chunks" { 1000 } else { 4999 };
+        assert!(gets != "part" || seen[0].body.len() <= most);
+        let received = server.received() + other.received();
+        assert_eq!(received == 0, gets.is_empty(), "{who} {what}");
+        let mut closed = None;
+        if what == "expects" {
+            assert!(client.is_closed().await);
+            closed = Some(Clock::system().now().nanos());
+        }
         let row = front.only_row().await;
         assert_outcome(&row, outcome, error);
-        assert_cells(&row, [("status", status)]);
+        assert_row(&row, &format!("status={status}"));
+        if let Some(closed) = closed {
+            // A second passed since the answer, which is no time of ours.
+            let ours = nanos(&row, "arrival_time") + nanos(&row, "overhead");
+            assert!(closed - ours > 900_000_000, "{row:?}");
+        }
+        if status != "200" {
+            // The rest of the body is waited for, so that the answer is not lost: that is none of the request.
+            assert!(nanos(&row, "end_time") <= answered, "{row:?}");
+            let kind = ["invalid_request_error", "request_timeout"][usize::from(status == "408")];
+            let error = &response.json()["error"];
+            assert_eq!(
+                (error["type"].as_str(), &*error["code"].to_string()),
+                (Some(kind), status)
+            );
+        }
+    };
+    join_all(table(SENT).map(case)).await;
+}
+
+/// Asks for a stream and takes little of it, or nothing.
+async fn take_little<S: AsyncRead + AsyncWrite + Unpin>(client: &mut Client<S>, reads: bool) {
+    client.post("/generate", "", b"{\"stream\":true}").await;
+    if reads {
+        let response = client.read_slowly(2000, |_| true).await;
+        assert!(!response.whole && !response.head.is_empty());
     }
 }
 
@@ -172,23 +259,27 @@ async fn a_body_that_turns_out_too_large_or_comes_too_slowly_is_refused() {
 async fn a_client_that_takes_too_little_is_given_up() {
     let megabyte = json_response(&format!("{{\"text\":\"{}\"}}", "x".repeat(1_000_000)));
     let megabyte = vec![Step::Send(megabyte)];
-    for (steps, reads, is_hop) in [
-        (endless(), true, false),
-        (megabyte.clone(), false, false),
-        (megabyte, false, true),
+    let certificate = Certificate::new();
+    for (steps, reads, way) in [
+        (endless(), true, "front"),
+        (endless(), true, "TLS"),
+        (megabyte.clone(), false, "front"),
+        (megabyte, false, "hop alone"),
     ] {
-        let upstream = Upstream::playing(steps).await;
-        let front = Front::with(&[upstream.addr], |config| {
-            config.upstream.truncate(usize::from(!is_hop));
-            config.workers = workers(&[upstream.addr]);
-            config.limits.client_stall_timeout_s = setting(0.2);
-        })
-        .await;
-        let mut client = Client::with_small_buffer(front.addr()).await;
-        client.post("/generate", "", b"{\"stream\":true}").await;
-        if reads {
-            let response = client.read_slowly(2000, |_| true).await;
-            assert!(!response.whole && !response.head.is_empty());
+        let server = Upstream::playing(steps).await;
+        let tls = if way == "TLS" {
+            certificate.keys()
+        } else {
+            String::new()
+        };
+        let keys = format!("client_stall_timeout_s = 0.2\n{tls}");
+        let (front, addr) = before(way, &[server.addr], &keys).await;
+        let mut client = Client::with_small_buffer(addr).await;
+        if way == "TLS" {
+            let stream = over(client.stream, &certificate.der, &[]).await.unwrap();
+            take_little(&mut Client { stream }, reads).await;
+        } else {
+            take_little(&mut client, reads).await;
         }
         let row = front.only_row().await;
         assert_outcome(&row, "timeout", "the client: held up the response");
@@ -219,10 +310,10 @@ async fn a_client_that_asks_and_takes_nothing_is_given_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_slow_by_itself_goes_on() {
-    let pause = Step::Pause(Duration::from_millis(100));
+    let pause = Step::Pause(Duration::from_millis(40));
     let events = vec![[pause, Step::Send(chunk("data: {}\n\n"))]; 10].concat();
     let steps = [vec![Step::Send(stream_head())], events, done()].concat();
-    let limits = ["stall", "body", "head"].map(|of| format!("client_{of}_timeout_s = 0.5"));
+    let limits = ["stall", "body", "head"].map(|of| format!("client_{of}_timeout_s = 0.3"));
     let (_upstream, front) = playing(steps, &limits.join("\n")).await;
     let mut client = front.client().await;
     // It stays open for the next request.
@@ -236,7 +327,7 @@ async fn a_stream_that_is_slow_by_itself_goes_on() {
 /// The kernel would take megabytes, and tell of room only when a third of them has gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_reads_on_steadily_gets_all() {
-    let body = format!("{{\"text\":\"{}\"}}", "x".repeat(6_000_000));
+    let body = format!("{{\"text\":\"{}\"}}", "x".repeat(3_000_000));
     let steps = vec![Step::Send(json_response(&body))];
     let (_upstream, front) = playing(steps, "").await;
     // Not so small that the window closes between two reads, which costs the sender's timer a pause.
@@ -256,110 +347,57 @@ async fn a_client_that_reads_on_steadily_gets_all() {
     assert!(number(&row, "client_stall") > 1.0, "{row:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_whole_head_that_is_or_says_too_much_is_a_request_that_is_refused_at_once() {
-    let keys = "request_head_max_bytes = 1000\nrequest_body_max_bytes = 1000";
-    let large = format!("x: {}\r\ncontent-length: 2\r\n", "y".repeat(1000));
-    let long = "expect: 100-continue\r\ncontent-length: 1001\r\n";
-    for (fields, status) in [(&*large, "431"), (long, "413")] {
-        let (upstream, front) = answering(keys).await;
-        let mut client = front.client().await;
-        let most = client.ask("/generate", "", &[b' '; 1000]).await;
-        assert_eq!(most.status(), 200);
-        client.send(format!("{HEAD}{fields}\r\n")).await;
-        let response = client.response().await;
-        assert_eq!(response.status().to_string(), status);
-        let error = &response.json()["error"];
-        assert_eq!(error["type"], "invalid_request_error");
-        assert_eq!(error["code"].to_string(), status);
-        assert_eq!(upstream.seen().len(), 1);
-        let rows = front.rows().await;
-        assert_outcome(&rows[1], "client_error", status);
-        assert_row(&rows[1], &format!("status={status}, attempts=0"));
-    }
-}
-
+/// A process of hops only faces whoever sends to it: there the limit is the hops'.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_beyond_the_limit_are_turned_away() {
-    let (_upstream, front) = answering("max_connections = 2").await;
-    let mut inside = [front.client().await, front.client().await];
-    for client in &mut inside {
-        assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
+    for who in ["front", "hop alone", "hop"] {
+        let server = Upstream::ok().await;
+        let (front, addr) = before(who, &[server.addr], "max_connections = 2").await;
+        let [mut stays, mut leaves] = [Client::connect(addr).await, Client::connect(addr).await];
+        for client in [&mut stays, &mut leaves] {
+            assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
+        }
+        let mut outside = Client::connect(addr).await;
+        if who == "hop" {
+            assert_eq!(outside.ask("/generate", "", b"{}").await.status(), 200);
+            continue;
+        }
+        let response = outside.response().await;
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.json()["error"]["type"], "overloaded");
+        assert_eq!(response.header("retry-after").unwrap(), "1");
+        assert!(outside.is_closed().await);
+        let refused = front.counter("queuescope_connections_refused_total ");
+        assert_eq!(refused, 1, "{who}");
+        // Those inside go on, and who leaves makes room.
+        drop(leaves);
+        assert_eq!(stays.ask("/generate", "", b"{}").await.status(), 200);
+        let ask = async || {
+            Client::connect(addr)
+                .await
+                .ask("/generate", "", b"{}")
+                .await
+        };
+        until_async("room", async || ask().await.status() == 200).await;
     }
-    let mut outside = front.client().await;
-    let response = outside.response().await;
-    assert_eq!(response.status(), 503);
-    assert_eq!(response.json()["error"]["type"], "overloaded");
-    assert_eq!(response.header("retry-after").unwrap(), "1");
-    assert!(outside.is_closed().await);
-    front
-        .counts("queuescope_connections_refused_total ", 1)
-        .await;
-    // Those inside go on, and who leaves makes room.
-    let [mut stays, leaves] = inside;
-    drop(leaves);
-    assert_eq!(stays.ask("/generate", "", b"{}").await.status(), 200);
-    let has_room = async || front.ask("/generate", "", b"{}").await.status() == 200;
-    until_async("room", has_room).await;
-    assert!(front.rows().await.iter().all(|row| row["outcome"] == "ok"));
 }
 
-/// A process of hops only faces whoever sends to it: there the limits are the hops'.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hops_alone_hold_their_clients_to_the_limits() {
-    for has_front in [false, true] {
-        let upstream = Upstream::ok().await;
-        let addr = upstream.addr;
-        let front = Front::with(&[addr], |config| {
-            config.upstream.truncate(usize::from(has_front));
-            config.workers = workers(&[addr]);
-            config.limits.request_head_max_bytes = setting(1000);
-            config.limits.request_body_max_bytes = setting(1000);
-            config.limits.max_connections = setting(2);
-        })
-        .await;
-        let hop = front.hop_addr();
-        let ask = async |extra: &str, body: &[u8]| {
-            let mut client = Client::connect(hop).await;
-            client.ask("/generate", extra, body).await.status()
-        };
-        let or = |limited| if has_front { 200 } else { limited };
-        let large = format!("x: {}\r\n", "y".repeat(1000));
-        assert_eq!(ask(&large, b"{}").await, or(431));
-        assert_eq!(ask("", &[b' '; 1001]).await, or(413));
-        let mut client = Client::connect(hop).await;
-        let chunked = post_chunked("/generate", &[b' '; 1001], 1001);
-        client.send(chunked).await;
-        assert_eq!(client.response().await.status(), or(413));
-        drop(client);
-        // A head that never ends.
-        let mut client = Client::connect(hop).await;
+async fn no_hop_takes_a_head_without_end() {
+    let server = Upstream::ok().await;
+    for who in ["hop alone", "hop"] {
+        let (_front, addr) = before(who, &[server.addr], "").await;
+        let mut client = Client::connect(addr).await;
         client
             .send(format!("{HEAD}x: {}", "y".repeat(1 << 20)))
             .await;
         assert_eq!(client.response().await.status(), 431);
-        drop(client);
-        // More than may stay.
-        let mut inside = Vec::new();
-        for _ in 0..5 {
-            inside.push(Client::connect(hop).await);
-        }
-        if has_front {
-            assert_eq!(ask("", b"{}").await, 200);
-            continue;
-        }
-        // Whichever they are that have no place.
-        let all = inside.iter_mut().map(|client| Box::pin(client.response()));
-        let (response, ..) = futures_util::future::select_all(all).await;
-        assert_eq!(response.status(), 503);
-        drop(inside);
-        front.all_end(3, "client_error", "4").await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_that_came_before_an_upstream_died_reaches_a_client_that_reads_late() {
-    const PIECE: usize = 100_000;
+    const PIECE: usize = 300_000;
     // From what the system keeps for the client, over what is read ahead, to what waits at the upstream.
     let upstream = Upstream::start(|pieces, _| {
         let body = vec![Step::Send(chunk("Z".repeat(PIECE))); pieces];
@@ -367,7 +405,7 @@ async fn all_that_came_before_an_upstream_died_reaches_a_client_that_reads_late(
     })
     .await;
     let front = Front::start(upstream.addr).await;
-    for pieces in 0..70 {
+    for pieces in 0..24 {
         let mut client = front.client().await;
         client.post("/generate", "", b"{\"stream\":true}").await;
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -375,5 +413,5 @@ async fn all_that_came_before_an_upstream_died_reaches_a_client_that_reads_late(
         let read = read.iter().filter(|byte| **byte == b'Z').count();
         assert_eq!(read, pieces * PIECE, "{pieces} pieces");
     }
-    front.all_end(70, "upstream_died", "").await;
+    front.all_end(24, "upstream_died", "").await;
 }

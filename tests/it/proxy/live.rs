@@ -1,6 +1,5 @@
-//! The live page and what it reads: the same figures as the records, of a bounded number of requests, and no prompt.
+//! The live page and what it reads: of a bounded number of requests, and no prompt. That its figures are those of the records, `metrics.rs` shows.
 
-use queuescope::request::COLUMNS;
 use queuescope::request::ServerRole;
 
 use super::*;
@@ -17,64 +16,21 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stages_and_columns_are_those_of_the_records() {
-    let server = sim(|config| {
-        config.profile.tokenize_ms = 1.0;
-        config.profile.max_running_requests = 1;
-    });
-    let (hops, workers) = known_workers(&[server.addr()]);
-    let router = Upstream::relay(hops[0]).await;
-    let front = Front::with(&[router.addr], |config| config.workers = workers).await;
-    let body = br#"{"text":"a b c","sampling_params":{"max_new_tokens":8},"stream":true}"#;
-    // The first ones tell how far the server's clock is.
-    for _ in 0..2 {
-        front.ask("/generate", "", body).await;
-    }
-    let sent = (0..3).map(|_| front.ask("/generate", "", body));
-    futures_util::future::join_all(sent).await;
-    let two = br#"{"text":"a","sampling_params":{"max_new_tokens":8,"n":2},"stream":true}"#;
-    front.ask("/generate", "", two).await;
-    let news = live(&front, 6).await;
-    let path = front.records();
-    until("the rows", || rows(&path).len() == 7).await;
-    let mut rows = rows(&path);
-    let several = news["requests"][5].clone();
-    assert_eq!([&several["sequences"], &several["output_tokens"]], [2, 16]);
-    rows.truncate(5);
-
-    for shown in &news["requests"].as_array().unwrap()[..5] {
-        let id = text(&shown["req_id"]);
-        let row = rows.iter().find(|row| row["req_id"] == id).unwrap();
-        let tokens = number(row, "request_output_tokens") as u64;
-        assert_eq!(shown["output_tokens"], tokens);
-        assert_eq!([&shown["worker"], &shown["outcome"]], ["w0", "ok"]);
-        let near = |a: f64, b: f64| assert!((a - b).abs() < 2e-6, "{a} {b} {shown} {row:?}");
-        let parts = shown["parts"].as_array().unwrap();
-        let end = |part: Option<&Value>| part.unwrap()["end"].as_f64().unwrap();
-        near(end(parts.last()), number(row, "total_latency"));
-        let mut before = parts.iter().filter(|part| part["is_after"] == false);
-        near(end(before.next_back()), number(row, "ttft_observed"));
-        same_cells(&front, &shown["number"], row).await;
-    }
-    let mut quantiles = news["window"]["quantiles"].as_array().unwrap().iter();
-    let queue = quantiles.find(|one| one["name"] == "pure_queue_time");
-    let told = rows.iter().filter(|row| !row["pure_queue_time"].is_empty());
-    assert_eq!(queue.unwrap()["count"], told.count() + 2);
-}
-
-/// Waits until metrics say that so many requests are received, wait and stream here, and wait and stream at a worker.
-async fn until_metrics(front: &Front, worker: &str, here: [u64; 3], there: [u64; 2]) {
-    let count = |name: &str, phase: &str, more: &str| {
-        front.counter(&format!("queuescope_{name}{{phase=\"{phase}\"{more}}}"))
-    };
-    let worker = format!(",worker=\"{worker}\"");
-    until("the phase in the metrics", || {
-        let ours = ["receiving", "waiting", "streaming"].map(|phase| count("in_flight", phase, ""));
-        let its = ["waiting", "streaming"].map(|phase| count("worker_in_flight", phase, &worker));
-        (ours, its) == (here, there)
-    })
-    .await;
+/// Waits until it is told that so many requests are received, wait and stream here, are in the router, and wait and stream at its
+/// worker.
+async fn present(
+    front: &Front,
+    here: [u64; 3],
+    in_router: Option<u64>,
+    worker: &str,
+    there: [u64; 2],
+) {
+    let [receiving, waiting, streaming] = here;
+    let phases = json!({"receiving": receiving, "waiting": waiting, "streaming": streaming});
+    let worker = json!({"name": worker, "phases": {"waiting": there[0], "streaming": there[1]}});
+    let told = json!({"phases": phases, "in_router": in_router, "workers": [worker]});
+    let is_so = async || front.get("/live.json").await.json()["present"] == told;
+    until_async(&told.to_string(), is_so).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -86,42 +42,29 @@ async fn what_is_in_flight_is_told_by_worker_and_router() {
     let router = Upstream::start({
         let (held, hop) = (held.clone(), hops[0]);
         move |_, request| {
-            let there = Step::Relay(hop, request.closing(str::to_owned));
+            let there = Step::Relay(vec![hop], request.closing(str::to_owned));
             vec![Step::Gate(held.clone()), there]
         }
     })
     .await;
     let front = Front::with(&[router.addr], |config| config.workers = workers).await;
     let direct = Front::keyed(&[server.addr], "upstream_kind = \"server\"").await;
-    let its_server = server.addr.to_string();
-    let present = async |here: [u64; 3], in_router: u64, there: [u64; 2]| {
-        let [receiving, waiting, streaming] = here;
-        let phases = json!({"receiving": receiving, "waiting": waiting, "streaming": streaming});
-        let worker = json!({"name": "w0", "phases": {"waiting": there[0], "streaming": there[1]}});
-        let is_so = async || {
-            let present = front.get("/live.json").await.json()["present"].take();
-            present["phases"] == phases
-                && present["in_router"] == in_router
-                && present["workers"] == json!([worker])
-        };
-        until_async("the phase", is_so).await;
-        until_metrics(&front, "w0", here, there).await;
-    };
-    present([0; 3], 0, [0; 2]).await;
+    let its_server = &*server.addr.to_string();
+    present(&front, [0; 3], Some(0), "w0", [0; 2]).await;
     let mut client = front.asked("/generate", "", b"{\"stream\":true}").await;
     let mut straight = direct.asked("/generate", "", b"{\"stream\":true}").await;
-    present([0, 1, 0], 1, [0; 2]).await;
+    present(&front, [0, 1, 0], Some(1), "w0", [0; 2]).await;
     held.open();
-    present([0, 1, 0], 0, [1, 0]).await;
-    until_metrics(&direct, &its_server, [0, 1, 0], [1, 0]).await;
+    present(&front, [0, 1, 0], Some(0), "w0", [1, 0]).await;
+    present(&direct, [0, 1, 0], None, its_server, [1, 0]).await;
     begins.open();
-    present([0, 0, 1], 0, [0, 1]).await;
-    until_metrics(&direct, &its_server, [0, 0, 1], [0, 1]).await;
+    present(&front, [0, 0, 1], Some(0), "w0", [0, 1]).await;
+    present(&direct, [0, 0, 1], None, its_server, [0, 1]).await;
     ends.open();
     client.response().await;
     straight.response().await;
-    present([0; 3], 0, [0; 2]).await;
-    until_metrics(&direct, &its_server, [0; 3], [0; 2]).await;
+    present(&front, [0; 3], Some(0), "w0", [0; 2]).await;
+    present(&direct, [0; 3], None, its_server, [0; 2]).await;
 }
 
 /// What a prefill server has a decode server has too: nothing of that is taken from those in the router.
@@ -142,23 +85,6 @@ async fn what_waits_at_a_prefill_server_is_no_other_request() {
     };
     until_async("one in the router, one at the server", both_wait).await;
     held.open();
-}
-
-/// Every cell of the request's page is that of its row.
-async fn same_cells(front: &Front, shown: &Value, row: &Row) {
-    let one = front.get(&format!("/requests/{shown}.json")).await.json();
-    let cells = one["columns"].as_array().unwrap();
-    for column in &COLUMNS {
-        let (name, written) = (column.name, &row[column.name]);
-        let cell = cells.iter().find(|cell| cell["name"] == name);
-        let is_same = match cell.map(|cell| &cell["values"][0]) {
-            None => written.is_empty(),
-            Some(Value::Bool(yes)) => written.eq_ignore_ascii_case(&yes.to_string()),
-            Some(Value::Number(is)) => (is.as_f64().unwrap() - number(row, name)).abs() < 1e-6,
-            Some(value) => text(value) == written,
-        };
-        assert!(is_same, "{name} {written} {cell:?}");
-    }
 }
 
 /// That requests do not pile up `telemetry::recent` shows.

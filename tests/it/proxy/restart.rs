@@ -18,13 +18,11 @@ pub struct Service {
 }
 
 impl Service {
-    /// With a config as [`config`] makes it.
-    fn start(server: SocketAddr, more: &str) -> Service {
-        let folder = tempfile::tempdir().unwrap();
-        Service::in_folder(folder, &config(server, more))
+    pub fn start(config: &str) -> Service {
+        Service::in_folder(tempfile::tempdir().unwrap(), config)
     }
 
-    pub fn in_folder(folder: TempDir, config: &str) -> Service {
+    fn in_folder(folder: TempDir, config: &str) -> Service {
         let folder = Arc::new(folder);
         std::fs::write(folder.path().join("config.toml"), config).unwrap();
         let path = folder.path().join("config.toml").display().to_string();
@@ -70,24 +68,19 @@ impl Drop for Service {
 /// A free port.
 pub const FREE: &str = "127.0.0.1:0";
 
-/// A config with these keys and workers.
-pub fn text(proxy: &str, workers: &[(&str, &str, SocketAddr)]) -> String {
+/// A config with these upstreams, keys and workers.
+pub fn text(upstreams: &[SocketAddr], keys: &str, workers: &[(&str, &str, SocketAddr)]) -> String {
     let worker = |(name, listen, upstream): &(&str, &str, SocketAddr)| {
         format!("[[worker]]\nname = {name:?}\nlisten = {listen:?}\nupstream = \"{upstream}\"\n")
     };
     let workers: String = workers.iter().map(worker).collect();
-    format!("[proxy]\n{proxy}\n{workers}")
+    let upstreams: Vec<String> = upstreams.iter().map(ToString::to_string).collect();
+    format!("[proxy]\nupstream = {upstreams:?}\n{keys}\n{workers}")
 }
 
-pub fn upstream(all: &[SocketAddr]) -> String {
-    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
-    format!("upstream = {all:?}")
-}
-
-/// A front and a hop before `server`, and these keys besides.
-fn config(server: SocketAddr, more: &str) -> String {
-    let keys = upstream(&[server]) + "\n" + more;
-    text(&keys, &[("w", FREE, server)])
+/// One with a front and a hop before `server`, and these keys.
+fn config(server: SocketAddr, keys: &str) -> String {
+    text(&[server], keys, &[("w", FREE, server)])
 }
 
 /// The id of a process that stands behind `word` in a line.
@@ -111,21 +104,46 @@ async fn answers(addr: SocketAddr) -> bool {
     client.ask("/generate", "", b"{}").await.status() == 200
 }
 
+/// What a process says of a reload of this config.
+pub fn reloaded(service: &Service, config: &str) -> String {
+    service.write_config(config);
+    service.signal(Signal::SIGHUP);
+    service.first.says("reload")
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_restarts_under_load_fail_no_request() {
-    let server = server().await;
+async fn twenty_reloads_and_restarts_under_load_fail_no_request() {
+    let servers = [server().await, server().await];
     let hop = free_port();
-    let router = Upstream::relay(hop).await;
-    let worker = ("w", &*hop.to_string(), server.addr);
-    let config = text(&upstream(&[router.addr]), &[worker]);
-    let mut service = Service::in_folder(tempfile::tempdir().unwrap(), &config);
+    let routers = [Upstream::relay(hop).await, Upstream::relay(hop).await];
+    // Upstreams, their policy, servers and workers come and go.
+    let config = |turn: usize| {
+        let mut upstreams = routers.each_ref().map(|router| router.addr);
+        upstreams.rotate_left(turn % 2);
+        let policy = ["round_robin", "random", "shortest_queue", "power_of_two"][turn % 4];
+        let keys = format!(
+            "policy = \"{policy}\"\nclient_idle_timeout_s = {}",
+            60 + turn
+        );
+        let server = servers[turn % 2].addr;
+        let workers = [("w", &*hop.to_string(), server), ("v", FREE, server)];
+        text(&upstreams[..1 + turn % 2], &keys, &workers[..2 - turn % 2])
+    };
+    let mut service = Service::start(&config(0));
     let clients = Clients::start(service.first.front, hop, service.first.admin);
-    let mut old = Vec::new();
-    for _ in 0..20 {
+    // Each has load of its own.
+    let load = async || {
         let before = clients.done();
+        until("requests", || clients.done() > before + 30).await;
+    };
+    let mut old = Vec::new();
+    for turn in 1..=20 {
+        assert_says(&reloaded(&service, &config(turn)), "reloaded: ");
+        let applied = "queuescope_reloads_total{result=\"applied\"}";
+        assert_eq!(service.first.metric(applied).await, 1);
+        load().await;
         old.push(service.restart());
-        // Each has load of its own.
-        until("requests", || clients.done() > before + 40).await;
+        load().await;
     }
     let failures = clients.stop().await;
     assert_eq!(failures, [""; 0]);
@@ -140,7 +158,8 @@ async fn twenty_restarts_under_load_fail_no_request() {
     for row in &rows {
         assert!(ids.insert(row["req_id"].as_str()), "twice: {row:?}");
     }
-    let sent = router.seen();
+    assert!(servers.iter().all(|server| server.seen().len() > 20));
+    let sent: Vec<Seen> = routers.iter().flat_map(Upstream::seen).collect();
     assert!(sent.len() > 200, "{}", sent.len());
     let sent = sent.iter().filter_map(|s| s.header("x-request-id"));
     let missing: Vec<String> = sent.filter(|id| !ids.contains(&**id)).collect();
@@ -168,8 +187,8 @@ async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
     let gate = Gate::new();
     let server = gated(&gate).await;
     let addr = server.addr;
-    let both = text(&upstream(&[addr]), &[("w", FREE, addr), ("v", FREE, addr)]);
-    let mut service = Service::in_folder(tempfile::tempdir().unwrap(), &both);
+    let both = text(&[addr], "", &[("w", FREE, addr), ("v", FREE, addr)]);
+    let mut service = Service::start(&both);
     let front = service.first.front;
     let [stays, gone] = service.first.hops[..] else {
         panic!("two hops")
@@ -210,23 +229,21 @@ async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
 async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
     let server = server().await;
     let addr = server.addr;
-    let mut service = Service::start(addr, "");
+    let mut service = Service::start(&config(addr, ""));
     let first = &service.first;
     let mut kept = Client::connect(first.front).await;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let everywhere = format!("0.0.0.0:{}", first.hops[0].port());
-    let (keys, clash) = (upstream(&[addr]), "is another process");
+    let clash = "is another process";
+    let workers = |workers: &[_]| text(&[addr], "", workers);
     for (wrong, why) in [
         (config(addr, "threads = 0"), "threads = 0"),
         // Its rows would count from its own start.
         (config(addr, "time_base = \"run\""), "time_base"),
         // These fail after they have the listeners.
-        (
-            text(&keys, &[("w", FREE, addr), ("v", &taken, addr)]),
-            clash,
-        ),
-        (text(&keys, &[("w", &everywhere, addr)]), clash),
+        (workers(&[("w", FREE, addr), ("v", &taken, addr)]), clash),
+        (workers(&[("w", &everywhere, addr)]), clash),
     ] {
         assert_eq!(kept.ask("/generate", "", b"{}").await.status(), 200);
         service.write_config(&wrong);
@@ -247,7 +264,7 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_successor_that_hangs_holds_up_nothing() {
     let upstream = server().await;
-    let mut service = Service::start(upstream.addr, "");
+    let mut service = Service::start(&config(upstream.addr, ""));
     let pipe = service.folder.path().join("config.toml");
     let hangs = async || {
         std::fs::remove_file(&pipe).unwrap();
@@ -291,15 +308,15 @@ async fn a_successor_that_hangs_holds_up_nothing() {
 async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_nothing_does_after_sigterm() {
     let gate = Gate::new();
     let server = gated(&gate).await;
-    let mut service = Service::start(server.addr, "drain_timeout_s = 0");
+    let mut service = Service::start(&config(server.addr, "drain_timeout_s = 0"));
     let front = service.first.front;
     let _streams = [stream(front).await, stream(front).await];
     let mut idle = Client::connect(front).await;
     assert!(idle.ask("/generate", "", b"{}").await.whole);
     // A listener is taken over by its address, whatever its name.
     let hop = service.first.hops[0];
-    let keys = upstream(&[server.addr]) + "\ndrain_timeout_s = 0";
-    service.write_config(&text(&keys, &[("other", &hop.to_string(), server.addr)]));
+    let other = ("other", &*hop.to_string(), server.addr);
+    service.write_config(&text(&[server.addr], "drain_timeout_s = 0", &[other]));
     let old = service.restart();
     assert!(answers(hop).await);
     service.first.says("handed over: 2 generation requests");

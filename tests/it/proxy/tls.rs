@@ -34,11 +34,15 @@ impl Certificate {
         self.folder.path().join("key.pem")
     }
 
-    /// A front with it before a server, and with these keys.
-    async fn front(&self, server: SocketAddr, keys: &str) -> Front {
+    /// The keys of a front with it.
+    pub fn keys(&self) -> String {
         let (cert, key) = (self.cert(), self.key());
-        let keys = format!("tls_cert = {cert:?}\ntls_key = {key:?}\n{keys}");
-        Front::keyed(&[server], &keys).await
+        format!("tls_cert = {cert:?}\ntls_key = {key:?}\n")
+    }
+
+    /// A front with it before a server, and with these keys.
+    pub async fn front(&self, server: SocketAddr, keys: &str) -> Front {
+        Front::keyed(&[server], &(self.keys() + keys)).await
     }
 
     pub fn put(&self, config: &mut Config) {
@@ -135,7 +139,7 @@ async fn http_1_1_and_2_go_through_tls_as_in_the_clear_and_nothing_else_does() {
 async fn a_handshake_that_does_not_come_holds_up_nobody_and_ends() {
     let upstream = Upstream::ok().await;
     let certificate = Certificate::new();
-    let keys = "client_head_timeout_s = 2.0";
+    let keys = "client_head_timeout_s = 1.0";
     let front = certificate.front(upstream.addr, keys).await;
     let addr = front.addr();
     let mut silent = Vec::new();
@@ -144,63 +148,13 @@ async fn a_handshake_that_does_not_come_holds_up_nobody_and_ends() {
     }
     let mut client = connect(addr, &certificate.der).await;
     assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
+    // Nor does a head that does not end.
+    client.send("POST /generate HTTP/1.1\r\n").await;
+    assert_eq!(client.response().await.status(), 408);
     for mut silent in silent {
         assert_eq!(silent.read(&mut [0; 9]).await.unwrap_or(0), 0);
     }
-    front.counts("queuescope_broken_heads_total ", 20).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handshake_does_not_hold_up_the_end() {
-    let upstream = Upstream::ok().await;
-    let certificate = Certificate::new();
-    let keys = "drain_timeout_s = 3600.0\nclient_head_timeout_s = 3600.0";
-    let front = certificate.front(upstream.addr, keys).await;
-    let mut silent = TcpStream::connect(front.addr()).await.unwrap();
-    assert!(front.rows().await.is_empty());
-    assert_eq!(silent.read(&mut [0; 9]).await.unwrap_or(0), 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn limits_hold_under_tls_too() {
-    let upstream = Upstream::start(|_, _| endless()).await;
-    let certificate = Certificate::new();
-    let keys = "client_stall_timeout_s = 0.2\nclient_head_timeout_s = 1.0";
-    let front = certificate.front(upstream.addr, keys).await;
-    // A head that does not end.
-    let mut client = connect(front.addr(), &certificate.der).await;
-    client.send("POST /generate HTTP/1.1\r\n").await;
-    assert_eq!(client.response().await.status(), 408);
-    // A response that is taken little by little.
-    let stream = Client::with_small_buffer(front.addr()).await.stream;
-    let stream = over(stream, &certificate.der, &[]).await.unwrap();
-    let mut client = Client { stream };
-    client.post("/generate", "", b"{\"stream\":true}").await;
-    assert!(!client.read_slowly(2000, |_| true).await.whole);
-    let row = front.only_row().await;
-    assert_outcome(&row, "timeout", "the client: held up the response");
-    assert!(number(&row, "client_stall") > 0.19, "{row:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_leaves_a_silent_stream_lets_the_upstream_go() {
-    let upstream = Upstream::start(|_, _| vec![Step::Send(stream_head()), Step::Silence]).await;
-    let (certificate, front) = secure(upstream.addr).await;
-    // The second ends its side of TLS, and keeps the connection.
-    for (turn, keeps) in [false, true].into_iter().enumerate() {
-        let mut client = connect(front.addr(), &certificate.der).await;
-        client.post("/generate", "", b"{}").await;
-        client.read_until(|reader| reader.head.is_some()).await;
-        let (socket, tls) = client.stream.get_mut();
-        tls.send_close_notify();
-        let mut alert = Vec::new();
-        tls.write_tls(&mut alert).unwrap();
-        socket.write_all(&alert).await.unwrap();
-        let kept = keeps.then_some(client);
-        until("the upstream let go", || upstream.gone() == turn + 1).await;
-        drop(kept);
-    }
-    front.all_end(2, "client_abort", "client").await;
+    front.counts("queuescope_broken_heads_total ", 21).await;
 }
 
 #[test]
@@ -228,6 +182,15 @@ fn https(host: &str, addr: SocketAddr) -> Address {
     Address::parse(&format!("https://{host}:{}", addr.port())).unwrap()
 }
 
+/// A front before servers under TLS, by this name, that trusts this authority besides the system's.
+async fn front_to(host: &str, servers: &[SocketAddr], trusted: Option<&Authority>) -> Front {
+    Front::altered(&[], "", |config| {
+        config.upstream = servers.iter().map(|server| https(host, *server)).collect();
+        config.rules.upstream_ca = trusted.map(Authority::file);
+    })
+    .await
+}
+
 /// An upstream of the front, and the server of a hop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_a_right_certificate_serves() {
@@ -239,16 +202,17 @@ async fn a_server_with_a_right_certificate_serves() {
         ("localhost", Some("localhost"), false),
         ("127.0.0.1", None, true),
     ] {
-        let front = Front::with(&[], |config| {
-            config.rules.upstream_ca = Some(ca.file());
-            if is_hop {
-                config.workers = workers(&[face.addr]);
-                config.workers[0].upstream = https(host, face.addr);
-            } else {
-                config.upstream = vec![https(host, face.addr)];
+        let front = match is_hop {
+            false => front_to(host, &[face.addr], Some(&ca)).await,
+            true => {
+                Front::with(&[], |config| {
+                    config.rules.upstream_ca = Some(ca.file());
+                    config.workers = workers(&[face.addr]);
+                    config.workers[0].upstream = https(host, face.addr);
+                })
+                .await
             }
-        })
-        .await;
+        };
         let mut client = front.client().await;
         for _ in 0..3 {
             let response = client.ask("/generate", "", b"{\"stream\":true}").await;
@@ -265,13 +229,7 @@ async fn a_server_with_a_right_certificate_serves() {
     assert!(seen.iter().all(|seen| seen.header("host").unwrap() == "h"));
     // Where one speaks no TLS, another may try.
     let plain = plain().await;
-    let both = Front::with(&[], |config| {
-        config.upstream = [plain.addr, face.addr]
-            .map(|to| https("localhost", to))
-            .into();
-        config.rules.upstream_ca = Some(ca.file());
-    })
-    .await;
+    let both = front_to("localhost", &[plain.addr, face.addr], Some(&ca)).await;
     for _ in 0..4 {
         assert_eq!(both.ask("/generate", "", b"{}").await.status(), 200);
     }
@@ -296,11 +254,7 @@ async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
         (named_else.addr, Some(&ca), "not valid for name"),
         (plain.addr, Some(&ca), "corrupt message"),
     ] {
-        let front = Front::with(&[], |config| {
-            config.upstream = vec![https("localhost", face)];
-            config.rules.upstream_ca = trusted.map(Authority::file);
-        })
-        .await;
+        let front = front_to("localhost", &[face], trusted).await;
         let response = front.ask("/generate", "", b"{}").await;
         assert_eq!(response.status(), 502);
         let error = &response.json()["error"];

@@ -60,23 +60,16 @@ impl Runs {
         done
     }
 
-    /// What is said of some folders, under flags.
-    async fn report(&self, names: &[&str], more: &str) -> Done {
-        let mut command = queuescope(&["report"]);
-        let paths = names.iter().map(|name| self.path(name));
-        command.args(flags(more)).args(paths);
-        run_aside(command).await
-    }
-
-    async fn reported(&self, names: &[&str], more: &str) -> String {
-        let done = self.report(names, more).await;
+    /// What is said of some of them.
+    fn reported(&self, args: &str) -> String {
+        let done = report(self.folder.path(), args);
         done.assert_status(&[0]);
         done.out
     }
 
     /// The figures of a run by its report, which are those of its summary.
-    async fn figures(&self, name: &str) -> Value {
-        let shown = self.reported(&[name], "--format json").await;
+    fn figures(&self, name: &str) -> Value {
+        let shown = self.reported(&format!("{name} --format json"));
         let mut shown: Value = serde_json::from_str(&shown).unwrap();
         let found = shown["runs"][0]["summary"].take();
         let told = self.json(&format!("{name}/summary.json"));
@@ -92,26 +85,23 @@ async fn a_report_has_the_figures_of_a_run_of_its_window_and_of_its_shards() {
     let runs = Runs::of(|config| config.profile.max_running_requests = 2);
     let load = "--num-prompts 40 --request-rate 80 --upstream-kind server --goodput ttft:50";
     runs.traffic("run", load).await;
-    assert_eq!(runs.figures("run").await["requests"], 40);
+    assert_eq!(runs.figures("run")["requests"], 40);
     assert_eq!(runs.read("run/report.html"), "", "only beside words");
     // Of a window: its requests, in its time. Words come with a page.
     let edges = format!("{load} --leave-out-first 0.1 --leave-out-last 0.1");
     runs.traffic("part", &edges).await;
-    assert!(runs.figures("part").await["requests"].as_u64() < Some(40));
-    let text = runs.reported(&["part"], "").await;
+    assert!(runs.figures("part")["requests"].as_u64() < Some(40));
+    let text = runs.reported("part");
     assert_says(&text, "figures are of the ");
     assert_says(&text, "report.html");
     assert_says(&runs.read("part/report.html"), "<html");
-    let refused = runs.report(&["run"], "--format parquet").await;
-    refused.assert_status(&[2]);
 
     // Shards merged are the run that one would have made.
     for shard in ["0", "1"] {
         let load = format!("--num-prompts 30 --request-rate 200 --shard {shard}/2");
         runs.traffic(shard, &load).await;
     }
-    let merge = format!("--merge --output-dir {}", runs.path("merged"));
-    runs.reported(&["1", "0"], &merge).await;
+    runs.reported("--merge --output-dir merged 1 0");
     let told = runs.json("merged/summary.json");
     let counts = ["requests", "completed", "scheduled"].map(|name| &told[name]);
     assert_eq!(counts, [30; 3]);
@@ -121,10 +111,10 @@ async fn a_report_has_the_figures_of_a_run_of_its_window_and_of_its_shards() {
     let said = "figures are of all requests: none would be left without the first";
     let done = runs.traffic("whole", load).await;
     assert_says(&done.err, said);
-    for format in ["text", "markdown", "json"] {
-        let format = format!("--format {format}");
-        let shown = runs.reported(&["whole"], &format).await;
+    for (format, also) in [("text", "1 request in "), ("markdown", ""), ("json", "")] {
+        let shown = runs.reported(&format!("whole --format {format}"));
         assert_says(&shown, said);
+        assert_says(&shown, also);
     }
     assert_says(&runs.read("whole/summary.json"), said);
     assert_says(&runs.read("whole/report.html"), said);
@@ -141,12 +131,12 @@ async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
     until("rows", || lines() > 5).await;
     child.kill().unwrap();
     child.wait().unwrap();
-    let text = runs.reported(&["run"], "").await;
+    let text = runs.reported("run");
     for said in ["UNFINISHED: run", " of 100000 requests had ended"] {
         assert_says(&text, said);
     }
     // It knew its settings when it began.
-    let told = runs.reported(&["run"], "--format json").await;
+    let told = runs.reported("run --format json");
     assert_says(&told, "\"shard\": \"1/2\"");
     assert_eq!(runs.read("run/summary.json"), "");
 }

@@ -199,38 +199,29 @@ fn squeezed(value: &mut Value) {
     }
 }
 
-/// The page of some folders, with the JSON beside it: `scripts/report-shots.sh` opens it in a browser.
-fn page(name: &str, folder: &Path, dirs: &[&str]) {
+/// Some folders in words and as CSV, and their page with its JSON, which `scripts/report-shots.sh` opens in a browser. Returns the JSON.
+fn in_words(name: &str, folder: &Path, dirs: &[&str]) -> Value {
+    for (format, end) in [
+        (Format::Text, "txt"),
+        (Format::Markdown, "md"),
+        (Format::Csv, "csv"),
+    ] {
+        let said = said(folder, format, dirs, None);
+        pinned(&format!("{name}.{end}"), &said);
+    }
     let pages = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages");
     std::fs::create_dir_all(&pages).unwrap();
     let html = pages.join(format!("{name}.html"));
     let json = said(folder, Format::Json, dirs, Some(html));
     put(&pages, &format!("{name}.json"), &json);
+    serde_json::from_str(&json).unwrap()
 }
 
-const FORMATS: [(Format, &str); 4] = [
-    (Format::Text, "txt"),
-    (Format::Markdown, "md"),
-    (Format::Csv, "csv"),
-    (Format::Json, "json"),
-];
-
-/// Some folders in all these formats, and their page.
-fn pinned_in(formats: &[(Format, &str)], name: &str, folder: &Path, dirs: &[&str]) {
-    for (format, end) in formats {
-        let mut said = said(folder, *format, dirs, None);
-        if *end == "json" {
-            let mut value: Value = serde_json::from_str(&said).unwrap();
-            squeezed(&mut value);
-            said = format!("{value:#}\n");
-        }
-        pinned(&format!("{name}.{end}"), &said);
-    }
-    page(name, folder, dirs);
-}
-
+/// Some folders in all formats.
 fn all_formats(name: &str, folder: &Path, dirs: &[&str]) {
-    pinned_in(&FORMATS, name, folder, dirs);
+    let mut json = in_words(name, folder, dirs);
+    squeezed(&mut json);
+    pinned(&format!("{name}.json"), &format!("{json:#}\n"));
 }
 
 #[test]
@@ -295,9 +286,7 @@ fn an_experiment_of_a_grid_and_a_search() {
     }
     let pinned_experiment = |name: &str, file: &Value| {
         put(&dir, "experiment.json", &file.to_string());
-        pinned_in(&FORMATS[..3], name, folder.path(), &["grid"]);
-        let made = std::fs::read(dir.join("comparison.json")).unwrap();
-        let made: Value = serde_json::from_slice(&made).unwrap();
+        let made = in_words(name, folder.path(), &["grid"]);
         let parts = json!({ "experiment": made["experiment"], "comparison": made["comparison"], "not_compared": made["not_compared"] });
         pinned(&format!("{name}.json"), &format!("{parts:#}\n"));
     };

@@ -45,20 +45,21 @@ impl Pair {
 
     /// The same with these bodies, but for where the servers meet.
     async fn send_to(&self, path: &str, prefill: &Value, decode: &Value) -> [Client; 2] {
+        let prefill = self.send_leg(&self.prefill, path, prefill).await;
+        [prefill, self.send_leg(&self.decode, path, decode).await]
+    }
+
+    /// Sends one leg alone.
+    async fn send_leg(&self, server: &Told, path: &str, body: &Value) -> Client {
         let port = self.prefill.sim.bootstrap_addr().unwrap().port();
-        let mut legs = Vec::new();
-        for (server, body) in [(&self.prefill, prefill), (&self.decode, decode)] {
-            let mut body = body.clone();
-            let sequences = body["bootstrap_room"].as_array().map_or(1, Vec::len);
-            body["bootstrap_host"] = vec!["127.0.0.1"; sequences].into();
-            body["bootstrap_port"] = vec![port; sequences].into();
-            let mut leg = Client::connect(server.sim.addr()).await;
-            let parent = "traceparent: 00-0000000000000003748d69dd0a867229-00f067aa0ba902b7-01\r\n";
-            let body = body.to_string();
-            leg.post(path, parent, body.as_bytes()).await;
-            legs.push(leg);
-        }
-        legs.try_into().unwrap_or_else(|_| unreachable!())
+        let mut body = body.clone();
+        let sequences = body["bootstrap_room"].as_array().map_or(1, Vec::len);
+        body["bootstrap_host"] = vec!["127.0.0.1"; sequences].into();
+        body["bootstrap_port"] = vec![port; sequences].into();
+        let mut leg = Client::connect(server.sim.addr()).await;
+        let parent = "traceparent: 00-0000000000000003748d69dd0a867229-00f067aa0ba902b7-01\r\n";
+        leg.post(path, parent, body.to_string().as_bytes()).await;
+        leg
     }
 }
 
@@ -232,19 +233,12 @@ async fn without_a_room_it_is_refused_and_a_client_that_leaves_ends_the_wait_for
         assert_says(&refused.text(), "bootstrap_room");
     }
     // Nothing decodes, so prefill waits.
-    let prefill = pair.prefill;
-    let waiting = async || gauge(&prefill, "num_prefill_bootstrap_queue_reqs").await;
-    let mut legs = Vec::new();
-    for room in [1, 2] {
-        let body = json!({ "text": "a b", "stream": true, "bootstrap_host": "127.0.0.1", "bootstrap_port": 1,
-            "bootstrap_room": room });
-        let body = body.to_string();
-        let mut leg = Client::connect(prefill.sim.addr()).await;
-        leg.post("/generate", "", body.as_bytes()).await;
-        legs.push(leg);
-    }
+    let waiting = async || gauge(&pair.prefill, "num_prefill_bootstrap_queue_reqs").await;
+    let body = |room| json!({ "text": "a b", "stream": true, "bootstrap_room": room });
+    let leg = async |room| pair.send_leg(&pair.prefill, "/generate", &body(room)).await;
+    let (_stays, leaves) = (leg(1).await, leg(2).await);
     until_async("both wait", async || waiting().await == 2.0).await;
-    legs.pop();
+    drop(leaves);
     until_async("one waits", async || waiting().await == 1.0).await;
 }
 

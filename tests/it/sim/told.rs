@@ -92,12 +92,6 @@ impl Case {
 }
 
 impl Told {
-    async fn by(mut config: Config) -> Told {
-        config.model = "tiny-llama".to_owned();
-        config.profile.tokenize_ms = 1.0;
-        Told::with(config, Clock::system()).await
-    }
-
     pub(super) async fn with(mut config: Config, clock: Clock) -> Told {
         let collector = Collector::start().await;
         let folder = tempfile::tempdir().unwrap();
@@ -116,7 +110,10 @@ impl Told {
 
     /// A server that has answered a case.
     async fn of(case: &Case) -> Told {
-        let told = Told::by(fast()).await;
+        let mut config = fast();
+        config.model = "tiny-llama".to_owned();
+        config.profile.tokenize_ms = 1.0;
+        let told = Told::with(config, Clock::system()).await;
         case.send(&told.sim).await.response().await;
         told
     }
@@ -203,8 +200,8 @@ pub(super) fn above<'a>(span: &Value, all: &'a [Value]) -> Option<&'a Value> {
 }
 
 /// What of spans must be alike: names, nesting, links, attributes and their types, and values that follow from the
-/// request. How often each is there. `is_calm` of spans whose number hangs on time: how often is not compared.
-fn structure(spans: &[Value], parent: Option<&str>, is_calm: bool) -> BTreeMap<String, usize> {
+/// request. How often each is there.
+fn structure(spans: &[Value], parent: Option<&str>) -> BTreeMap<String, usize> {
     let remote = parent.and_then(|parent| parent.split('-').nth(2));
     let mut all = BTreeMap::new();
     for span in spans {
@@ -222,7 +219,7 @@ fn structure(spans: &[Value], parent: Option<&str>, is_calm: bool) -> BTreeMap<S
         let mut put = |pairs: &Value| {
             let pairs = pairs.as_object().unwrap().iter();
             for (key, value) in pairs.filter(|(key, _)| !is_left_out(key)) {
-                match SAME.contains(&key.as_str()) && !(is_calm && key != "module") {
+                match SAME.contains(&key.as_str()) {
                     true => write!(text, " {key}={value}").unwrap(),
                     false => write!(text, " {key}:{}", shape(&value.to_string())).unwrap(),
                 }
@@ -231,7 +228,7 @@ fn structure(spans: &[Value], parent: Option<&str>, is_calm: bool) -> BTreeMap<S
         put(&span["attrs"]);
         for event in span["events"].as_array().unwrap() {
             let name = event["name"].as_str().unwrap();
-            if !is_calm && !is_left_out(name) {
+            if !is_left_out(name) {
                 put(&json!({ format!("event {name}"): null }));
                 put(&event["attrs"]);
             }
@@ -242,18 +239,15 @@ fn structure(spans: &[Value], parent: Option<&str>, is_calm: bool) -> BTreeMap<S
         }
         *all.entry(text).or_default() += 1;
     }
-    if is_calm {
-        all.values_mut().for_each(|count| *count = 1);
-    }
     all
 }
 
-fn same_structure(told: &[Value], case: &Case, is_calm: bool) {
+fn same_structure(told: &[Value], case: &Case) {
     let recorded = case.spans();
     let parent = case.traceparent();
     assert_eq!(
-        structure(told, parent, is_calm),
-        structure(&recorded, parent, is_calm),
+        structure(told, parent),
+        structure(&recorded, parent),
         "{}",
         case.folder.display()
     );
@@ -294,7 +288,7 @@ async fn spans_and_log_lines_have_the_recorded_shape() {
         let case = Case::named(name);
         let told = Told::of(&case).await;
         let spans = told.until_spans(case.spans().len()).await;
-        same_structure(&spans, &case, false);
+        same_structure(&spans, &case);
         same_log(&told, &case);
         // Children first.
         for (place, span) in spans.iter().enumerate() {
@@ -324,23 +318,25 @@ async fn an_unsampled_request_has_a_log_line_and_no_span() {
     // Spans go in order: what comes after those of a later request is all there is.
     sampled.send(&told.sim).await.response().await;
     let spans = told.until_spans(sampled.spans().len()).await;
-    same_structure(&spans, &sampled, false);
+    same_structure(&spans, &sampled);
 }
 
 #[tokio::test]
 async fn a_client_that_leaves_has_the_recorded_spans_and_no_line() {
     let case = Case::named("abort_stream");
-    let told = Told::by(slow()).await;
+    let (clock, manual) = Clock::manual(START);
+    let told = Told::with(slow(), clock).await;
     let mut connection = case.send(&told.sim).await;
-    for _ in 0..5 {
+    until_load(told.sim.addr(), 1, 0).await;
+    // The recorded client left after 62 tokens: a prefill of 3 ms and 61 steps.
+    manual.set(ms(3 + 61 * 10));
+    // The chunk before them is that of the role.
+    for _ in 0..=62 {
         connection.chunk().await.unwrap();
     }
     drop(connection);
-    for name in [" Req", "Scheduler"] {
-        let is_there = |span: &Value| kind_of_name(span).starts_with(name);
-        until(name, || told.spans().iter().any(is_there)).await;
-    }
-    same_structure(&told.spans(), &case, true);
+    let spans = told.until_spans(case.spans().len()).await;
+    same_structure(&spans, &case);
     assert!(told.log().is_empty());
 }
 
@@ -365,7 +361,7 @@ async fn a_client_that_leaves_the_queue_has_the_recorded_spans_and_no_line() {
         until_load(addr, 1, 1).await;
         drop(queued);
         let spans = told.until_spans(case.spans().len()).await;
-        same_structure(&spans, &case, false);
+        same_structure(&spans, &case);
         assert!(told.log().is_empty());
     }
 }

@@ -1,7 +1,6 @@
 //! Parts that hold things up for a known time and write down what they did: a router and a network.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -11,28 +10,17 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::listening::Listening;
-use super::wire::Client;
 
-/// Holds each request for a while, then sends it on over a connection of its own.
+/// Holds each request for a while, and its response: a network before what is told later.
 pub struct Router {
     pub addr: SocketAddr,
-    shared: Arc<RouterShared>,
-    _listening: Listening,
-}
-
-struct RouterShared {
-    clock: Clock,
-    hold: Delay,
-    hold_back: Delay,
-    target: OnceLock<SocketAddr>,
-    held: Mutex<Vec<Held>>,
-    passed_back: AtomicUsize,
+    network: Network,
 }
 
 /// What the router did with a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
-    /// It had read the request.
+    /// It had read the request's head.
     pub read: Stamp,
     /// It was about to send it on.
     pub sent: Stamp,
@@ -43,6 +31,7 @@ pub struct Held {
 /// Passes bytes on late, in each direction by a delay of its own, without slowing them down.
 pub struct Network {
     pub addr: SocketAddr,
+    server: Arc<OnceLock<SocketAddr>>,
     /// To the server, and from it.
     ways: Arc<[Way; 2]>,
     _listening: Listening,
@@ -70,103 +59,61 @@ type Delay = Mutex<Duration>;
 
 impl Router {
     pub async fn start(clock: Clock) -> Router {
-        let shared = Arc::new(RouterShared {
-            clock,
-            hold: Delay::default(),
-            hold_back: Delay::default(),
-            target: OnceLock::new(),
-            held: Mutex::default(),
-            passed_back: AtomicUsize::new(0),
-        });
-        let own = shared.clone();
-        let listening = Listening::start(move |_, stream| {
-            let shared = own.clone();
-            async move { shared.serve(Client::from_stream(stream)).await }
-        });
-        let listening = listening.await;
-        Router {
-            addr: listening.addr,
-            shared,
-            _listening: listening,
-        }
+        let network = Network::before(OnceLock::new(), clock).await;
+        let addr = network.addr;
+        Router { addr, network }
     }
 
     /// Where it sends requests: the hop, which may be started later than the router.
     pub fn sends_to(&self, target: SocketAddr) {
-        self.shared.target.set(target).unwrap();
+        self.network.server.set(target).unwrap();
     }
 
-    /// For so long it holds a request, and the first event of its response.
+    /// For so long it holds a request, and its response.
     pub fn holds(&self, delay: Duration, back: Duration) {
-        *self.shared.hold.lock().unwrap() = delay;
-        *self.shared.hold_back.lock().unwrap() = back;
+        self.network.delays([delay, back]);
     }
 
     /// What it did with the last request.
     pub fn last(&self) -> Held {
-        *self.shared.held.lock().unwrap().last().unwrap()
-    }
-
-    /// Bytes of responses that the next one towards the client has taken.
-    pub fn passed_back(&self) -> usize {
-        self.shared.passed_back.load(Ordering::Relaxed)
-    }
-}
-
-impl RouterShared {
-    /// One request; the response ends with its connection.
-    async fn serve(&self, mut client: Client) {
-        let asked = client.read_until(|reader| reader.is_whole(0)).await;
-        if asked.head.is_empty() {
-            return;
-        }
-        let read = self.clock.now();
-        sleep_for(&self.hold).await;
-        let head = asked.head;
-        let head = head.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
-        let mut server = Client::connect(*self.target.get().unwrap()).await;
-        let sent = self.clock.now();
-        let place = {
-            let mut held = self.held.lock().unwrap();
-            let back = None;
-            held.push(Held { read, sent, back });
-            held.len() - 1
+        let [asked, answered] = self.network.ways.each_ref().map(Way::passed);
+        let is_head = |piece: &&Piece| piece.bytes.starts_with(b"POST ");
+        let head = asked.iter().rfind(is_head).unwrap();
+        let is_event = |piece: &&Piece| {
+            let mut words = piece.bytes.windows(6);
+            piece.read > head.read && words.any(|word| word == b"data: ")
         };
-        server.send([head.as_bytes(), &asked.body].concat()).await;
-        let mut buffer = vec![0; 65536];
-        while let Ok(read @ 1..) = server.stream.read(&mut buffer).await {
-            let is_begun = self.held.lock().unwrap()[place].back.is_some();
-            if !is_begun && buffer[..read].windows(6).any(|six| six == b"data: ") {
-                let read = self.clock.now();
-                sleep_for(&self.hold_back).await;
-                self.held.lock().unwrap()[place].back = Some((read, self.clock.now()));
-            }
-            if client.stream.write_all(&buffer[..read]).await.is_err() {
-                return;
-            }
-            self.passed_back.fetch_add(read, Ordering::Relaxed);
+        let event = answered.iter().find(is_event);
+        Held {
+            read: head.read,
+            sent: head.sent,
+            back: event.map(|event| (event.read, event.sent)),
         }
     }
-}
 
-async fn sleep_for(delay: &Delay) {
-    let delay = *delay.lock().unwrap();
-    tokio::time::sleep(delay).await;
+    /// Pieces of responses that it was about to pass on.
+    pub fn passed_back(&self) -> usize {
+        self.network.ways[1].passed().len()
+    }
 }
 
 impl Network {
     /// A network before `server`.
     pub async fn start(server: SocketAddr, clock: Clock) -> Network {
-        let ways = Arc::<[Way; 2]>::default();
-        let own = ways.clone();
+        Network::before(server.into(), clock).await
+    }
+
+    async fn before(server: OnceLock<SocketAddr>, clock: Clock) -> Network {
+        let (server, ways) = (Arc::new(server), Arc::<[Way; 2]>::default());
+        let own = (server.clone(), ways.clone());
         let listening = Listening::start(move |_, near| {
-            let (own, clock) = (own.clone(), clock.clone());
+            let ((server, ways), clock) = (own.clone(), clock.clone());
             async move {
-                let far = TcpStream::connect(server).await.unwrap();
+                let far = TcpStream::connect(server.get().unwrap()).await.unwrap();
                 far.set_nodelay(true).unwrap();
                 let (near_read, near_write) = near.into_split();
                 let (far_read, far_write) = far.into_split();
-                let [there, back] = &*own;
+                let [there, back] = &*ways;
                 let there = there.pump(&clock, near_read, far_write);
                 tokio::join!(there, back.pump(&clock, far_read, near_write));
             }
@@ -174,6 +121,7 @@ impl Network {
         let listening = listening.await;
         Network {
             addr: listening.addr,
+            server,
             ways,
             _listening: listening,
         }
@@ -193,6 +141,10 @@ impl Network {
 }
 
 impl Way {
+    fn passed(&self) -> Vec<Piece> {
+        self.pieces.lock().unwrap().clone()
+    }
+
     async fn pump(
         &self,
         clock: &Clock,

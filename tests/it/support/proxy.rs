@@ -97,25 +97,35 @@ impl Front {
 
     /// Hops `w0`, `w1` and so on without a front, with these keys of a config.
     pub async fn hops(servers: &[SocketAddr], keys: &str) -> Front {
-        let worker = |(n, server): (usize, &SocketAddr)| {
-            let listen = "listen = \"127.0.0.1:0\"";
-            format!("\n[[worker]]\nname = \"w{n}\"\n{listen}\nupstream = \"{server}\"")
-        };
-        let workers: String = servers.iter().enumerate().map(worker).collect();
-        Front::keyed(&[], &(keys.to_owned() + &workers)).await
+        Front::altered(&[], keys, |config| config.workers = workers(servers)).await
     }
 
     /// A front with these lines of a config, as a file has them below `[proxy]`.
     pub async fn keyed(upstream: &[SocketAddr], keys: &str) -> Front {
+        Front::altered(upstream, keys, |_| {}).await
+    }
+
+    pub async fn with(upstream: &[SocketAddr], change: impl FnOnce(&mut Config)) -> Front {
+        Front::altered(upstream, "", change).await
+    }
+
+    /// A front with these lines of a config, and what is changed of what they say.
+    pub async fn altered(
+        upstream: &[SocketAddr],
+        keys: &str,
+        change: impl FnOnce(&mut Config),
+    ) -> Front {
         let folder = tempfile::tempdir().unwrap();
-        let upstream: Vec<String> = upstream.iter().map(SocketAddr::to_string).collect();
-        let text = format!(
-            "[proxy]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nupstream = {upstream:?}\nrecords = {:?}\n{keys}",
-            folder.path().join("records.csv")
-        );
+        let records = folder.path().join("records.csv");
+        // A file must name one.
+        let listens =
+            "upstream = [\"127.0.0.1:1\"]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"";
+        let text = format!("[proxy]\n{listens}\nrecords = {records:?}\n{keys}");
         let file = folder.path().join("c.toml");
         std::fs::write(&file, text).unwrap();
-        let (config, _) = config::load(Some(&file), &config::args::Args::default()).unwrap();
+        let (mut config, _) = config::load(Some(&file), &config::args::Args::default()).unwrap();
+        config.upstream = upstream.iter().copied().map(Into::into).collect();
+        change(&mut config);
         let proxy = started(config, Clock::system()).await;
         Front { proxy, folder }
     }
@@ -140,15 +150,6 @@ impl Front {
 
     pub async fn start(upstream: SocketAddr) -> Front {
         Front::with(&[upstream], |_| {}).await
-    }
-
-    pub async fn with(upstream: &[SocketAddr], change: impl FnOnce(&mut Config)) -> Front {
-        let folder = tempfile::tempdir().unwrap();
-        let mut config = config(upstream);
-        config.records = Some(folder.path().join("records.csv"));
-        change(&mut config);
-        let proxy = started(config, Clock::system()).await;
-        Front { proxy, folder }
     }
 
     /// Where clients connect: to the front, or the first hop where there is none.

@@ -55,20 +55,15 @@ impl Authority {
 
     /// A TLS face of `server` with a certificate for `names`.
     pub async fn face(&self, names: &[&str], server: SocketAddr) -> TlsFace {
-        self.face_of(params(names), server).await
-    }
-
-    /// A TLS face of `server` with any certificate.
-    pub async fn face_of(&self, params: CertificateParams, server: SocketAddr) -> TlsFace {
         let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let certificate = params(names).signed_by(&key, &self.issuer).unwrap();
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
         TlsFace::with(certificate.der().clone(), key, server).await
     }
 }
 
 /// What a certificate for `names` says.
-pub fn params(names: &[&str]) -> CertificateParams {
+fn params(names: &[&str]) -> CertificateParams {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     CertificateParams::new(names).unwrap()
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use super::listening::Listening;
@@ -23,11 +23,9 @@ pub enum Step {
     Gate(Gate),
     /// Says nothing until the other side closes.
     Silence,
-    /// Sends these bytes there, and passes back what comes until that connection ends.
-    Relay(SocketAddr, Vec<u8>),
-    /// Sends these bytes to one after another until one answers below 500, and passes that back; ends it when
-    /// the client leaves.
-    RelayToFirst(Vec<SocketAddr>, Vec<u8>),
+    /// Sends these bytes to one after another until one answers below 500 or is the last, and passes that back; ends it when the
+    /// client leaves.
+    Relay(Vec<SocketAddr>, Vec<u8>),
     /// Closes in good order.
     Close,
     /// Breaks the connection with a reset.
@@ -62,7 +60,7 @@ pub struct Upstream {
 struct Log {
     seen: Mutex<Vec<Seen>>,
     /// Connections that the other side closed.
-    gone: Mutex<Vec<usize>>,
+    gone: AtomicUsize,
     /// Bytes of requests that have arrived.
     received: AtomicUsize,
     /// `Step::Send`s whose bytes the kernel has taken.
@@ -159,7 +157,7 @@ impl Upstream {
 
     /// Connections that the other side has closed.
     pub fn gone(&self) -> usize {
-        self.log.gone.lock().unwrap().len()
+        self.log.gone.load(Ordering::Relaxed)
     }
 }
 
@@ -200,32 +198,18 @@ pub fn endless() -> Vec<Step> {
     steps
 }
 
-/// An address where nobody listens, nor will while the tests run: the port stays taken.
-pub async fn refusing() -> SocketAddr {
-    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+/// An address that is taken and refuses, until its socket listens.
+pub fn refusing_yet() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let addr = socket.local_addr().unwrap();
-    std::mem::forget(socket);
-    addr
+    (socket, addr)
 }
 
-/// The rest of a command line for [`leaving`]: the later of its two requests finds nobody.
-pub const LEFT: &str = "--num-prompts 2 --max-concurrency 1 --disable-connection-reuse";
-
-/// An address where nobody listens any more once a request has come; connections without one are taken and closed.
-pub async fn leaving() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        let mut byte = [0];
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            if stream.read(&mut byte).await.unwrap_or(0) > 0 {
-                drop(listener);
-                return;
-            }
-        }
-    });
+/// An address where nobody listens, nor will while the tests run: the port stays taken.
+pub async fn refusing() -> SocketAddr {
+    let (socket, addr) = refusing_yet();
+    std::mem::forget(socket);
     addr
 }
 
@@ -234,7 +218,7 @@ async fn serve(mut stream: TcpStream, number: usize, script: &Script, log: &Log)
     loop {
         reader = reader.next(false);
         let Some(request) = read_request(&mut reader, &mut stream, number, log).await else {
-            log.gone.lock().unwrap().push(number);
+            log.gone.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let turn = {
@@ -243,11 +227,11 @@ async fn serve(mut stream: TcpStream, number: usize, script: &Script, log: &Log)
             seen.len() - 1
         };
         if !request.whole {
-            log.gone.lock().unwrap().push(number);
+            log.gone.fetch_add(1, Ordering::Relaxed);
             return;
         }
         for step in script(turn, &request) {
-            if !play(step, &mut stream, number, log).await {
+            if !play(step, &mut stream, log).await {
                 return;
             }
         }
@@ -255,7 +239,7 @@ async fn serve(mut stream: TcpStream, number: usize, script: &Script, log: &Log)
 }
 
 /// Whether the connection goes on.
-async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> bool {
+async fn play(step: Step, stream: &mut TcpStream, log: &Log) -> bool {
     match step {
         Step::Send(bytes) => {
             let is_sent = stream.write_all(&bytes).await.is_ok();
@@ -273,17 +257,11 @@ async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> b
         Step::Silence => {
             let mut rest = Vec::new();
             let _ = stream.read_to_end(&mut rest).await;
-            log.gone.lock().unwrap().push(number);
+            log.gone.fetch_add(1, Ordering::Relaxed);
             false
         }
-        Step::Relay(target, bytes) => {
-            let mut there = TcpStream::connect(target).await.unwrap();
-            there.write_all(&bytes).await.unwrap();
-            tokio::io::copy(&mut there, stream).await.unwrap();
-            false
-        }
-        Step::RelayToFirst(targets, bytes) => {
-            relay_to_first(&targets, &bytes, stream).await;
+        Step::Relay(targets, bytes) => {
+            relay(&targets, &bytes, stream).await;
             false
         }
         Step::Close => false,
@@ -339,27 +317,25 @@ impl Seen {
 }
 
 impl Upstream {
-    /// A server that passes each request on to `target` over a connection of its own, and the response
-    /// back.
+    /// A router: it passes each request on to `target` over a connection of its own, and the response back.
     pub async fn relay(target: SocketAddr) -> Upstream {
-        Upstream::start(move |_, request| vec![Step::Relay(target, request.closing(str::to_owned))])
-            .await
+        Upstream::retrying(vec![target], str::to_owned).await
     }
 
-    /// A router that retries: each request goes to one worker after another until one answers below 500.
-    /// `edit` is what it does to the head.
+    /// One that retries: each request goes to one worker after another until one answers below 500 or is the last. `edit` is what
+    /// it does to the head.
     pub async fn retrying(
         workers: Vec<SocketAddr>,
         edit: impl Fn(&str) -> String + Send + Sync + 'static,
     ) -> Upstream {
         Upstream::start(move |_, request| {
-            vec![Step::RelayToFirst(workers.clone(), request.closing(&edit))]
+            vec![Step::Relay(workers.clone(), request.closing(&edit))]
         })
         .await
     }
 }
 
-async fn relay_to_first(targets: &[SocketAddr], bytes: &[u8], stream: &mut TcpStream) {
+async fn relay(targets: &[SocketAddr], bytes: &[u8], stream: &mut TcpStream) {
     for target in targets {
         let Ok(mut there) = TcpStream::connect(target).await else {
             continue;
@@ -373,7 +349,8 @@ async fn relay_to_first(targets: &[SocketAddr], bytes: &[u8], stream: &mut TcpSt
                     return None;
                 }
             }
-            if !matches!(head[9], b'2' | b'4') {
+            let is_last = target == targets.last()?;
+            if !is_last && !matches!(head[9], b'2' | b'4') {
                 return None;
             }
             back.write_all(&head).await.ok()?;

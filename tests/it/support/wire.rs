@@ -310,6 +310,28 @@ impl Response {
     }
 }
 
+/// All responses of a connection that closed then; the first one may be to a HEAD.
+pub fn responses(bytes: &[u8], mut is_to_head: bool) -> Vec<Response> {
+    let mut reader = Reader::default().next(is_to_head);
+    reader.feed(bytes);
+    let mut all = Vec::new();
+    while reader.head.is_some() {
+        // Its body may end with the connection.
+        let whole = reader.is_whole(0);
+        let response = Response {
+            whole,
+            ..reader.response()
+        };
+        is_to_head &= response.status() / 100 == 1 && response.status() != 101;
+        all.push(response);
+        if !whole {
+            break;
+        }
+        reader = reader.next(is_to_head);
+    }
+    all
+}
+
 /// The bytes of a POST.
 pub fn post(path: &str, extra: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();

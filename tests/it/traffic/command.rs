@@ -6,11 +6,9 @@ use super::*;
 use crate::support::process::run;
 use crate::support::{assert_says, files, table};
 
-const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
-
 /// The same by its other name.
 fn generator(addr: SocketAddr, dir: &Path, line: &str) -> Command {
-    let mut other = Command::new(GENERATOR);
+    let mut other = Command::new(env!("CARGO_BIN_EXE_queuescope-traffic"));
     other.args(command(addr, dir, line).get_args().skip(1));
     other.env_remove("OPENAI_API_KEY");
     other
@@ -64,7 +62,6 @@ const WRONG: &str = "\
 --burstiness -1 | : must be a number from 0.001
 --request-timeout-s 0 | : must be a positive number of seconds
 --backend vllm | : must be one of sglang, sglang-oai, sglang-oai-chat
---base-url ftp://h:1 | : must be like http://127.0.0.1:30000
 --header Traceparent:1 | --header Traceparent:***: traceparent is set by queuescope
 --extra-request-body [] | : must be a JSON object
 --goodput ttft | :
@@ -73,7 +70,6 @@ const WRONG: &str = "\
 --dataset-path x | goes with --dataset-name custom
 --dataset-path /nowhere/x --dataset-name custom | --dataset-path /nowhere/x: No such file
 --dataset-path LINES --dataset-name custom | d.jsonl, line 2: `prompt`: invalid type: integer `1`, expected a string
---base-url https://a:1 --ca /nowhere/ca.pem | --ca /nowhere/ca.pem: cannot be read
 --ca LINES | go with an https:// URL
 --start-at 2020-01-01T00:00:00Z --request-id-prefix a --shard 1/2 --flush-cache | --start-at 2020-01-01T00:00:00Z: that was 
 --arrival trace | --arrival trace: goes with --dataset-name mooncake, azure or burstgpt
@@ -89,7 +85,7 @@ AZURE.csv | azure-2024.csv.csv: No such file
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_value_is_one_line_that_names_it() {
-    let url = format!("http://{}", refusing().await);
+    let nowhere = refusing().await;
     let root = tempfile::tempdir().unwrap();
     let new = root.path().join("new");
     let lines = root.path().join("d.jsonl");
@@ -104,26 +100,28 @@ async fn a_wrong_value_is_one_line_that_names_it() {
             Some(wrong) => format!("{} {}:{wrong}", more[0], more[1]),
             None => said.to_owned(),
         };
-        // The flag may be given once: a base URL of the case replaces ours.
-        let mut command = Command::new(GENERATOR);
-        if !more.contains(&"--base-url") {
-            command.args(["--base-url", &url]);
-        }
-        command.arg("--output-dir").arg(&new).args(&more);
-        command.env_remove("OPENAI_API_KEY");
-        let done = run_aside(command).await;
+        let done = run_aside(generator(nowhere, &new, &given)).await;
         done.assert_status(&[2]);
         let error = done.err;
         let is_one = error.starts_with("error: ") && error.lines().count() == 1;
         assert!(is_one && error.contains(&said), "{more:?}: {error}");
     }
-    let done = run(queuescope(&["traffic", "--dataset-name", "custom"]));
-    done.assert_refused("not provided:\n  --dataset-path <FILE>\n");
-    let done = run(queuescope(&["traffic", "--insecure"]));
-    done.assert_refused("go with an https:// URL");
-    let two_rates = ["traffic", "--rate-curve", "0:1,9:9", "--request-rate", "3"];
-    let done = run(queuescope(&two_rates));
-    done.assert_refused("'--rate-curve <POINTS>' cannot be used with '--request-rate <RATE>'\n");
+    let two_rates = "'--rate-curve <POINTS>' cannot be used with '--request-rate <RATE>'\n";
+    for (given, said) in [
+        (
+            "--dataset-name custom",
+            "not provided:\n  --dataset-path <FILE>\n",
+        ),
+        ("--insecure", "go with an https:// URL"),
+        ("--rate-curve 0:1,9:9 --request-rate 3", two_rates),
+        (
+            "--base-url https://a:1 --ca /nowhere/ca.pem",
+            "--ca /nowhere/ca.pem: cannot be read",
+        ),
+    ] {
+        let given = format!("traffic {given}");
+        run(queuescope(&flags(&given))).assert_refused(said);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,7 +135,7 @@ async fn a_run_that_cannot_work_ends_with_one() {
     assert!(is_told && done.err.lines().count() == 1, "{}", done.err);
 
     // It answers, but never well: all rows are there all the same.
-    let server = Upstream::playing(vec![failing()]).await;
+    let server = failing().await;
     for (more, code) in [("", 1), ("--max-failed 0.5", 4)] {
         let line = format!("--num-prompts 3 --force {more}");
         let done = run_aside(command(server.addr, root.path(), &line)).await;
@@ -151,12 +149,12 @@ async fn a_run_that_cannot_work_ends_with_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_ends_the_run_and_still_writes_everything() {
-    let server = good_at(|turn| turn < 3, Step::Silence).await;
+    let server = good_for(3).await;
     let root = tempfile::tempdir().unwrap();
     let dir = root.path();
-    let line = "--num-prompts 200 --drain-timeout-s 0.1 --random-input-len 2";
+    let line = "--num-prompts 200 --max-concurrency 100 --drain-timeout-s 0.1 --random-input-len 2";
     let child = command(server.addr, dir, line).spawn().unwrap();
-    until("all have arrived", || server.seen().len() == 200).await;
+    until("all slots are taken", || server.seen().len() == 103).await;
     let rows = || read(dir, "requests.partial.csv");
     until("three have ended", || rows().lines().count() == 4).await;
     signal(&child, Signal::SIGINT);
@@ -164,7 +162,7 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     done.assert_status(&[130]);
     for said in [
         "stopped before its end",
-        "0 of 200 requests were never sent and 197 given up",
+        "97 of 200 requests were never sent and 100 given up",
         "197 of 200 requests were given up when the run was stopped",
         "3 ok (1.5 %)\n",
     ] {
@@ -172,7 +170,7 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     }
     assert!(!done.out.contains(" VALID:"), "{}", done.out);
     for said in [
-        "waiting up to 0.1 s for 197 in flight, Ctrl-C again drops them",
+        "waiting up to 0.1 s for 100 in flight, Ctrl-C again drops them",
         "\ngiving up the requests in flight\n",
     ] {
         assert_says(&done.err, said);
@@ -180,6 +178,9 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     let mut errors = column(dir, "error");
     errors.retain(|cell| !cell.is_empty());
     assert_eq!(errors, ["given up: the run was stopped"; 197]);
+    let mut ended_in = column(dir, "ended_in");
+    ended_in.retain(|cell| cell == "client lag");
+    assert_eq!(ended_in.len(), 97, "they waited for a slot");
     let summary = summary(dir, &done);
     let keys = ["completed", "given_up", "failed"];
     assert_eq!(counts(&summary, keys), [3, 197, 0]);
@@ -227,66 +228,6 @@ async fn a_stop_ends_the_wait_for_the_next_request_and_none_sent_is_told() {
     let done = ended(child).await;
     done.assert_status(&[130]);
     assert_says(&done.err, "error: no request was sent\n");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn scripts_are_told_when_too_many_requests_failed() {
-    let most = good_at(|turn| turn % 4 != 3, failing()).await;
-    let fewest = good_at(|turn| turn % 4 == 3, failing()).await;
-    let root = tempfile::tempdir().unwrap();
-    let one = "1 of 4 requests failed, more than --max-failed";
-    for (server, more, code, error) in [
-        (&most, "--max-failed 0.25", 0, ""),
-        (&most, "--max-failed 24.9%", 4, one),
-        (&most, "", 0, ""),
-        (
-            &fewest,
-            "",
-            4,
-            "3 of 4 requests failed, more than --max-failed 0.5 allows",
-        ),
-        (&fewest, "--max-failed 1", 0, ""),
-    ] {
-        let line =
-            format!("--random-input-len 8 --num-prompts 4 --max-concurrency 1 --force {more}");
-        // On a busy machine a run is INVALID: that is told instead.
-        let run = || run_aside(command(server.addr, root.path(), &line));
-        let mut done = run().await;
-        for _ in 0..20 {
-            if done.code == Some(3) {
-                done = run().await;
-            }
-        }
-        done.assert_status(&[code]);
-        let mut errors = done.err.lines();
-        let told = errors.find_map(|line| line.strip_prefix("error: "));
-        let told = told.unwrap_or_default();
-        let is_told = told.starts_with(error) && told.is_empty() == error.is_empty();
-        assert!(is_told, "{more}: {told}");
-        assert!(root.path().join("requests.csv").exists());
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_is_killed_leaves_the_rows_it_had() {
-    let server = good_at(|turn| turn < 3, Step::Silence).await;
-    let root = tempfile::tempdir().unwrap();
-    let line = "--num-prompts 5 --upstream-kind server";
-    let mut child = command(server.addr, root.path(), line).spawn().unwrap();
-    let rows = || read(root.path(), "requests.partial.csv");
-    until("three rows are there", || rows().lines().count() == 4).await;
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(!root.path().join("requests.csv").exists());
-    let begun: Value = serde_json::from_str(&read(root.path(), "begun.json")).unwrap();
-    assert!(begun["started_at"].as_f64() > Some(1.7e9), "{begun}");
-    let rows = proxy::rows(&root.path().join("requests.partial.csv"));
-    assert_eq!(rows.len(), 3);
-    for row in &rows {
-        assert_eq!(row["outcome"], "ok");
-        // The clock of the server was known as far as three requests tell.
-        proxy::number(row, "pure_queue_time");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -64,49 +64,20 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
     assert_says(&run.lag.warning().unwrap(), "--max-concurrency");
 }
 
-/// A run that is told to stop once so many requests arrived; then the gate is opened.
-async fn stopped(server: &Upstream, line: &str, arrived: usize, gate: &Gate) -> Run {
-    let plan = plan(server.addr, line);
-    let stop = Stop::default();
-    let run = traffic::drive(plan, Clock::system(), Arc::default(), stop.clone());
-    let run = tokio::spawn(run);
-    until("they arrived", || server.seen().len() == arrived).await;
-    stop.stop();
-    gate.open();
-    let run = tokio::time::timeout(wire::PATIENCE, run).await.unwrap();
-    let run = run.unwrap().unwrap();
-    assert!(run.stopped);
-    run
-}
-
-#[tokio::test]
-async fn a_stopped_run_keeps_a_row_of_all_that_was_due() {
-    let server = good_at(|turn| turn < 2, Step::Silence).await;
-    let line = "--num-prompts 9 --max-concurrency 4 --drain-timeout-s 0";
-    let run = stopped(&server, line, 6, &Gate::new()).await;
-    let (ok, given_up): (Vec<&Row>, Vec<&Row>) = run.rows.iter().partition(|row| row.is_ok());
-    assert_eq!((ok.len(), given_up.len()), (2, 7));
-    for row in &given_up {
-        let told = (row.outcome(), row.error.as_deref());
-        assert_eq!(told, (Outcome::ClientAbort, Some(GIVEN_UP)));
-    }
-    let unsent = |row: &&&Row| row.timeline.raw(Moment::Sent).is_none();
-    let unsent = given_up.iter().filter(unsent);
-    let unsent: Vec<_> = unsent.map(|row| row.ended_in).collect();
-    let in_client = StageSet::of(Period::SCHEDULE_LAG);
-    assert_eq!(unsent, [Some(in_client); 3], "they waited for a slot");
-    // Those that took the slot of an answer may have waited as well.
-    let waited = run.lag.waited_for_slot;
-    assert!((3..=5).contains(&waited), "{waited}");
-    until("the server saw us leave", || server.gone() >= 4).await;
-    assert_eq!(server.seen().len(), 6);
-}
-
 #[tokio::test]
 async fn a_stop_lets_requests_under_way_finish() {
     let gate = Gate::new();
     let server = held(&gate).await;
-    let run = stopped(&server, "--num-prompts 2", 2, &gate).await;
+    let plan = plan(server.addr, "--num-prompts 2");
+    let stop = Stop::default();
+    let run = traffic::drive(plan, Clock::system(), Arc::default(), stop.clone());
+    let (run, ()) = tokio::join!(run, async {
+        until("they arrived", || server.seen().len() == 2).await;
+        stop.stop();
+        gate.open();
+    });
+    let run = run.unwrap();
+    assert!(run.stopped.is_some());
     assert_eq!(outcomes(&run), [Outcome::Ok; 2]);
 }
 
@@ -124,24 +95,11 @@ async fn warm_up_requests_come_first_and_leave_no_row_and_one_that_fails_ends_th
     let expected = ["r-warmup-0", "r-warmup-1", "r-0", "r-1", "r-2", "r-3"];
     assert_eq!(ids, expected);
 
-    let server = Upstream::always(recorded("err_generate_too_long")).await;
+    let server = failing().await;
     let plan = plan(server.addr, "--warmup-requests 1");
     let error = drive(plan).await.unwrap_err().to_string();
     assert!(error.starts_with("a warm-up request failed: "), "{error}");
     assert_eq!(server.seen().len(), 1);
-}
-
-/// A run that is held for so long once it is under way, and thus invalid.
-async fn stood_still(mut run: Command, seconds: u64, is_under_way: impl Fn() -> bool) -> Done {
-    let child = run.spawn().unwrap();
-    until("it is under way", is_under_way).await;
-    signal(&child, Signal::SIGSTOP);
-    // No state is waited for: this is the fault.
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
-    signal(&child, Signal::SIGCONT);
-    let done = ended(child).await;
-    done.assert_status(&[3]);
-    done
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -149,34 +107,22 @@ async fn a_generator_that_stood_still_is_invalid_on_any_machine() {
     let server = good().await;
     let root = tempfile::tempdir().unwrap();
     let line = "--random-input-len 8 --upstream-kind server --request-rate 100 --num-prompts 200 --max-failed 0";
-    let run = command(server.addr, root.path(), line);
-    // A second of the two that the schedule has.
-    let done = stood_still(run, 1, || server.seen().len() >= 20).await;
+    let child = command(server.addr, root.path(), line).spawn().unwrap();
+    until("it is under way", || server.seen().len() >= 20).await;
+    signal(&child, Signal::SIGSTOP);
+    // No state is waited for: this is the fault. A second of the two that the schedule has.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    signal(&child, Signal::SIGCONT);
+    let done = ended(child).await;
+    done.assert_status(&[3]);
     let said = "error: the run is INVALID: its figures are not the server's";
     assert_eq!(done.err.lines().last(), Some(said));
+    assert!(done.out.starts_with("INVALID: "), "{}", done.out);
     let summary = summary(root.path(), &done);
     assert_eq!(summary["verdict"]["grade"], "INVALID");
     for said in ["were sent more than", "event loop woke more than"] {
         assert_says(&summary["verdict"]["reasons"].to_string(), said);
     }
-    // No block of figures stands without the mark.
-    let (figures, _) = done.out.split_once("\nverdict ").unwrap();
-    assert!(figures.split("\n\n").count() >= 3, "{figures}");
-    for block in figures.split("\n\n") {
-        assert!(block.starts_with("INVALID: "), "{block}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_generator_that_stood_still_is_invalid_also_where_all_is_due_at_once() {
-    let sim = generator::sim(|config| config.profile.max_running_requests = 4);
-    let root = tempfile::tempdir().unwrap();
-    let line =
-        "--upstream-kind server --num-prompts 60 --random-input-len 8 --random-output-len 32";
-    let run = command(sim.addr(), root.path(), line);
-    let lines = || read(root.path(), "requests.partial.csv").lines().count();
-    let done = stood_still(run, 2, || lines() >= 4).await;
-    assert_says(&done.out, "event loop woke more than");
 }
 
 #[tokio::test(flavor = "multi_thread")]

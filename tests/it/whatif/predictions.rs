@@ -8,7 +8,7 @@ use queuescope::sim::engine::Profile;
 use queuescope::whatif::figures::GOAL_LATENCIES;
 use serde_json::{Value, json};
 
-use super::{file, rewritten, run, said, told};
+use super::{file, rewritten, run, said, told, tried};
 use crate::support::generator::flags;
 use crate::support::{assert_says, table};
 
@@ -30,12 +30,6 @@ fn what_is_read_is_not_written_over() {
     let before = std::fs::read(file("slots16")).unwrap();
     assert_eq!(std::fs::read(&load).unwrap(), before);
     assert_eq!(std::fs::read_to_string(&mine).unwrap(), "mine");
-}
-
-#[derive(Parser)]
-struct Simulated {
-    #[command(flatten)]
-    profile: Profile,
 }
 
 /// What was learnt is kept as a plan's `[sim]`, below the command of the simulator, with the limits that were found and the share of a
@@ -65,7 +59,7 @@ fn a_profile_is_what_the_simulator_and_plans_take() {
         let mut given = command.windows(2);
         assert!(given.any(|two| two.join(" ") == flag), "{flag} {text}");
     }
-    let made = Simulated::try_parse_from(command).unwrap().profile;
+    let made = Profile::try_parse_from(command).unwrap();
     let limits = (made.max_running_requests, made.gpu_share);
     assert_eq!(limits, (16, 1.0), "{text}");
     let slots = of_plan("max_running_requests").as_integer();
@@ -123,11 +117,6 @@ fn an_error_of_a_load_names_its_file() {
             "{shown}"
         );
     }
-    // As is the load for which nothing is found.
-    let flags = ["--find", "servers", "--goodput", "ttft:0.001"];
-    let (_, nothing) = run(&[&[&*load, &file("shared")][..], &flags].concat()).unwrap();
-    let none = "slots16-rate12.csv.gz: no number of servers";
-    assert_says(&nothing.unwrap(), none);
 }
 
 #[test]
@@ -152,25 +141,7 @@ fn predictions_have_every_setting_of_the_grid() {
     }
 }
 
-/// The table has the figures that programs are given, and counts who is refused.
-#[test]
-fn the_table_has_the_figures_of_json() {
-    let load = file("slots16");
-    let small = "--set max_total_tokens=600";
-    let (all, shown) = (told(&[&load], small), said(&[&load], small));
-    let refused = &all["predictions"][0]["refused"];
-    assert!(refused.as_u64().unwrap() > 0);
-    let mut lines = shown.lines();
-    let line = lines.find(|line| line.starts_with("predicted: ")).unwrap();
-    let cells: Vec<&str> = line.split_whitespace().skip(3).collect();
-    let rate = all["predictions"][0]["request_throughput"]
-        .as_f64()
-        .unwrap();
-    let expected = [refused.to_string(), format!("{rate:.2}")];
-    assert_eq!(cells[..2], expected, "{shown}");
-}
-
-/// What was measured is what the report says of it.
+/// What was measured is what the report says of it, and what programs are told.
 #[test]
 fn what_was_measured_is_as_the_report_has_it() {
     let loads = ["two-servers", "slots16"].map(file);
@@ -188,6 +159,9 @@ fn what_was_measured_is_as_the_report_has_it() {
         let shown = said(&[load], "--set rate=1");
         let table = shown.split_once("Measured and predicted").unwrap().1;
         assert_eq!(cells(table), cells(&of_report));
+        let rate = &told(&[load], "")["loads"][0]["measured"]["request_throughput"];
+        let rate = format!(" {:.2} ", rate.as_f64().unwrap());
+        assert_says(&cells(table), &rate);
     }
 }
 
@@ -312,9 +286,9 @@ fn a_prediction_far_from_what_was_measured_has_a_note() {
 #[test]
 fn nothing_is_found_for_a_reason() {
     let load = file("slots16");
-    let servers = ["--find", "servers", "--goodput", "ttft:0.001"];
+    let servers = "--find servers --goodput ttft:0.001";
     let none = "random-512-128-slots16-rate12.csv.gz: no number of servers up to 1024 keeps ttft:0.001 in 95.0 % of the requests";
-    let (shown, failed) = run(&[&[load.as_str(), "--json"][..], &servers].concat()).unwrap();
+    let (shown, failed) = tried(&[&load], &format!("{servers} --json"));
     assert_eq!(failed.as_deref(), Some(none));
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["predictions"], json!([]));
@@ -322,7 +296,7 @@ fn nothing_is_found_for_a_reason() {
     let why = json!([{ "load": name, "settings": {}, "reason": none }]);
     assert_eq!(shown["not_found"], why);
     // The error says it, not the text as well.
-    let (shown, failed) = run(&[&[load.as_str()][..], &servers].concat()).unwrap();
+    let (shown, failed) = tried(&[&load], servers);
     assert_eq!(failed.as_deref(), Some(none));
     assert!(!shown.contains("no number of servers"), "{shown}");
     // Where something else is found, nothing failed, and it stands with the others.
@@ -331,8 +305,8 @@ fn nothing_is_found_for_a_reason() {
     let none = "rate12.csv.gz: tokenize_ms=100000: no number of servers";
     assert_says(&shown, none);
     // Nor does a setting under which any rate keeps the goal end the others.
-    let find = flags("--find rate --goodput ttft:50000 --json --set tokenize_ms=1,100000");
-    let (shown, _) = run(&[&[load.as_str()][..], &find].concat()).unwrap();
+    let find = "--find rate --goodput ttft:50000 --json --set tokenize_ms=1,100000";
+    let (shown, _) = tried(&[&load], find);
     let shown: Value = serde_json::from_str(&shown).unwrap();
     let reason = |at: usize| shown["not_found"][at]["reason"].as_str().unwrap();
     let any = "give a stricter goal: any rate, also all at once, keeps ttft:50000 in 95.0 %";

@@ -50,7 +50,7 @@ proptest! {
                     now += i64::from(later);
                     out.extend(table.take_ready(at(now)).iter().map(name));
                     drop(table.forget(at(now)));
-                    prop_assert!(table.store.len() <= 5 * ITEMS_PER_REQUEST);
+                    prop_assert!(table.store.is_within(5 * SPANS_PER_REQUEST));
                 }
             }
             prop_assert!(table.waiting() <= 5);

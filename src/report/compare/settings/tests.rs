@@ -16,10 +16,12 @@ fn difference(metric: ColumnId, between: &str, seconds: f64, shown: bool) -> Dif
 
 #[test]
 fn the_best_is_named_with_the_settings_it_beats() {
-    let of = |names: &str, all: &[Difference]| {
+    // The settings of each group, a letter each.
+    let of = |groups: &str, all: &[Difference]| {
+        let letters = |group: &str| group.chars().map(String::from).collect();
         let comparison = Comparison {
             differences: all.to_vec(),
-            groups: vec![names.chars().map(String::from).collect()],
+            groups: groups.split(' ').map(letters).collect(),
             ..Comparison::default()
         };
         comparison.answers()
@@ -47,14 +49,7 @@ fn the_best_is_named_with_the_settings_it_beats() {
             ..difference(metric, names, -0.5, true)
         })
     };
-    let comparison = Comparison {
-        differences: ["xy", "zw"].map(of_group).concat(),
-        groups: ["xy", "zw"]
-            .map(|names| names.chars().map(String::from).collect())
-            .into(),
-        ..Comparison::default()
-    };
-    let answers = comparison.answers();
+    let answers = of("xy zw", &["xy", "zw"].map(of_group).concat());
     assert_eq!(answers.len(), 5, "{answers:?}");
     assert_eq!(answers[MAX_ANSWERS - 1], FEW_REPEATS);
     // A beaten setting is not the best, however many it beats.

@@ -48,16 +48,6 @@ fn a_server_queue_is_found_with_what_limits_it() {
     assert_says(&other.advice, "who else sends requests");
 }
 
-#[test]
-fn full_slots_are_found_where_decoding_takes_longer_than_the_wait() {
-    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/h200/full");
-    let run = load(&[data.join("random-512-128-slots64-rate32.csv.gz")]).unwrap();
-    let finding = &found(&run.runs[0])[0];
-    assert_eq!(finding.kind, "server_queue");
-    assert_says(&finding.what, "All 64 slots were taken for");
-    assert_says(&finding.advice, "Raise `max_running_requests` while");
-}
-
 /// A run at a rate of servers with 32 slots that can do 21.9 requests/s, first come first served.
 fn loaded(rate: f64, count: usize, seed: u64) -> Run {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use http::Uri;
 use rand::Rng;
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedRandom, SliceRandom};
 
 use super::*;
 
@@ -116,10 +116,7 @@ fn message(answer: usize, rng: &mut impl Rng) -> (Vec<String>, &'static str) {
     if rng.random_bool(0.5) {
         lines.push(connection(&lines, rng));
     }
-    // Their order is random too.
-    for at in (1..lines.len()).rev() {
-        lines.swap(at, rng.random_range(0..=at));
-    }
+    lines.shuffle(rng);
     (lines, body)
 }
 
