@@ -149,7 +149,8 @@ custom | [{"prompt":"a"}]] | , line 1: trailing characters
 custom | [{"prompt":"a"}NL{"prompt":"b"}] | , line 2: expected `,` or `]`
 custom | {"prompt":"a"}{"prompt":"b"} | , line 1: trailing characters
 custom | 3 | , line 1: invalid type: integer `3`
-custom | {} | neither `prompt` nor `messages`
+custom | {} | , line 1: has neither `prompt` nor `messages`
+custom | [{"prompt":"a"},{}] | , line 1: entry 2: has neither `prompt` nor `messages`
 custom | {"prompt":" "} | `prompt` must not be empty
 custom | {"prompt":"a","messages":[{"role":"user"}]} | has both
 custom | {"messages":[]} | neither `prompt` nor

@@ -300,6 +300,30 @@ fn a_trial_that_fails_ends_the_search_and_those_before_it_are_told() {
     assert!(highest || is_late, "{}", done.out);
 }
 
+#[test]
+fn a_goal_that_cannot_be_measured_or_kept_ends_the_search() {
+    for (goal, more, code, told) in [
+        (
+            "ttft:500",
+            "disable_stream = true",
+            1,
+            "ttft:500 cannot be measured: 20 of 20 requests have no such latency",
+        ),
+        ("e2el:0.1", "", 0, "no lower rate can keep them"),
+    ] {
+        let plan = Planned::new(&format!(
+            "find_max_rate = true\ngoodput = ['{goal}']\ngoodput_share = 0.5\nrequest_rate = 5\nprobe_s = 1\n{more}"
+        ));
+        // On a busy machine trials may be INVALID.
+        let done = plan.run("node", &[]);
+        let trials = plan.experiment().runs.len();
+        let note = format!("note: the search ended with trial {trials}: ");
+        assert_says(&done.out, &note);
+        assert_says(&done.out, told);
+        assert!(done.code == Some(code) || done.code == Some(3), "{done:?}");
+    }
+}
+
 const WRONG: &str = "\
 routing --num-gpus 0 | num_gpus = 0: must be a whole number from 1 to 1024
 routing --set sim.decode_step_ms=x | sim.decode_step_ms = x: must be a number
