@@ -287,7 +287,7 @@ fn check_results(finished: &Finished) -> Result<(), Error> {
         ),
         None if finished.runs.iter().any(again) => ("a run failed; --resume does it again", FAILED),
         None if finished.failed().next().is_some() => ("a run failed", FAILED),
-        None if finished.runs.iter().any(RunResult::is_invalid) => (
+        None if finished.is_invalid() => (
             "a run is INVALID: its figures say nothing of the servers",
             INVALID,
         ),

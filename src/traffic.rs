@@ -79,6 +79,9 @@ const SCHEDULE_COLUMNS: &str =
 /// # Errors
 /// Nothing could be run, or nothing was left to keep; see [`Error`].
 pub fn run(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
+    if let Some(problem) = args.idle_flags().into_iter().next() {
+        return Err(Error::usage(problem));
+    }
     let sent = run_with_progress(args, clock, Arc::default(), Stop::default());
     beside_runtimes(|| runtime()?.block_on(sent))?
 }
@@ -243,13 +246,13 @@ fn finish(
     let is_at_once = plan.offsets.first() == plan.offsets.last();
     let bounds = Bounds::of(summary.typical_wait());
     let scheduled = facts.scheduled as u64;
-    let not_due = scheduled.saturating_sub(summary.whole.requests);
+    let not_due = scheduled.saturating_sub(run.lag.ended);
     let evidence = Evidence {
         scheduled,
         // Requests that were due and waited for a slot until the stop have rows, but were not sent either.
         unsent: u64::from(run.stopped.is_some()) * (not_due + run.lag.unsent),
         given_up: run.lag.given_up,
-        due: summary.whole.requests,
+        unwritten: run.lag.ended.saturating_sub(summary.whole.requests),
         failed: summary.whole.failed(),
         dropped: run.dropped,
         ..Evidence::measured(&run.lag, delays, bounds, is_at_once)

@@ -89,12 +89,22 @@ impl Plan {
             keys.remove("request_rate");
             defaults.remove("request_rate");
         }
+        let is_search = has(&given, "find_max_rate", |text| text == "true");
+        // It sets how many requests are sent, and begins at a rate of its own.
+        if is_search {
+            keys.remove("num_prompts");
+            defaults.remove("request_rate");
+        }
+        // Then the example's groups of prompts have no effect.
+        let is_shared = |text: &str| text == "generated-shared-prefix";
+        if given.contains_key("dataset_name") && !has(&given, "dataset_name", is_shared) {
+            keys.retain(|key, _| !key.starts_with("gsp_"));
+        }
         let has_pairs = has(&given, "num_prefill", |text| text != "0");
         if has_pairs {
             defaults.insert("router".to_owned(), vec!["sglang-router".into()]);
         }
         let has_other_router = has_pairs || has(&given, "router", |text| text != "builtin");
-        let is_search = has(&given, "find_max_rate", |text| text == "true");
         let is_external = has(&given, "engine", |text| text == "external");
         // A search takes one setting, the example's sweeps are of our own servers and balancer, and what servers that run already do is not
         // its to say.
@@ -113,6 +123,7 @@ impl Plan {
             runs: Vec::new(),
         };
         plan.runs = plan.expand()?;
+        plan.check_data_keys()?;
         if plan.is_search() {
             plan.check_search().map_err(Error::usage)?;
         }
@@ -140,6 +151,14 @@ impl Plan {
         Ok(runs)
     }
 
+    /// Checks that each key of a data set has an effect in at least one run.
+    fn check_data_keys(&self) -> Result<(), Error> {
+        let mut runs = self.runs.iter().map(|run| run.settings.load.idle_flags());
+        let mut idle = runs.next().unwrap_or_default();
+        runs.for_each(|of_run| idle.retain(|flag| of_run.contains(flag)));
+        idle.pop().map_or(Ok(()), |flag| Err(Error::usage(flag)))
+    }
+
     /// Whether the plan searches for the highest request rate.
     pub fn is_search(&self) -> bool {
         self.runs[0].settings.keys.find_max_rate
@@ -154,8 +173,14 @@ impl Plan {
             self.runs.len() == 1,
             "repeats: a search tries each rate once; leave it out, or raise probe_s for longer trials"
         );
+        ensure!(
+            !has(&self.keys, "request_rate", |text| text == "inf"),
+            "request_rate = inf: a search begins at this rate; give a number, or leave it out"
+        );
         let mut keys = self.keys.keys();
-        match keys.find(|key| ["duration", "rate_curve"].contains(&key.as_str())) {
+        let is_set =
+            |key: &&String| ["num_prompts", "duration", "rate_curve"].contains(&key.as_str());
+        match keys.find(is_set) {
             Some(key) => bail!(
                 "{key}: a search sets what is sent; leave it out (probe_s is the length of a trial)"
             ),
@@ -320,11 +345,15 @@ fn check_values(name: &str, values: &[Value]) -> Result<(), &'static str> {
         check_variable(variable, values)?;
     }
     let is_secret = |value: &Value| masked(name, value) != *value;
+    let is_scalar = settings::key(name).is_some_and(|key| !settings::is_list(key));
     Err(match values.len() {
         0 => "must not be an empty list",
         // Of the proxy it is a key of its file; what has no table is given as --flag=ITEM.
         _ if name.contains('.') && !name.starts_with("proxy.") && values.iter().any(has_flag) => {
             "an item that begins with - would be taken for a flag; give it alone, or without -"
+        }
+        _ if is_scalar && values.iter().any(Value::is_array) => {
+            "takes no list; [1, 2] varies it, without further brackets"
         }
         2.. if name == "repeats" => "must be one number: it is not varied",
         2.. if name == "preset" => "must be one name: it is not varied",

@@ -262,16 +262,29 @@ impl ExperimentRunner {
             if result.file.state == RunState::Stopped {
                 return Ok(false);
             }
-            if result.file.state != RunState::Done {
-                let reason = result.reason().unwrap_or("it failed");
-                let note = format!("the search ended with trial {number}: {reason}");
-                self.finished.notes.push(note);
+            let evaluated = match result.file.state {
+                RunState::Done => evaluate(&result, rate, &search.found),
+                _ => Err(result.reason().unwrap_or("it failed").to_owned()),
+            };
+            let ended = |why: &str| format!("the search ended with trial {number}: {why}");
+            let (trial, message) = match evaluated {
+                Ok(evaluated) => evaluated,
+                Err(reason) => {
+                    self.finished.notes.push(ended(&reason));
+                    let last = self.finished.runs.last_mut();
+                    last.map(|run| run.file.error.get_or_insert(reason));
+                    break;
+                }
+            };
+            self.notify(&format!("  {message}"));
+            let is_hopeless = search::is_hopeless(&trial, &result.metrics());
+            search.add(trial);
+            let has_met = search.found.met.is_some();
+            self.finished.file.max_rate = Some(search.found.clone());
+            if is_hopeless && !has_met {
+                self.finished.notes.push(ended(OUT_OF_REACH));
                 break;
             }
-            let (trial, message) = evaluate(&result, rate, keys.goodput_share);
-            self.notify(&format!("  {message}"));
-            search.add(trial);
-            self.finished.file.max_rate = Some(search.found.clone());
         }
         Ok(true)
     }
@@ -304,18 +317,34 @@ fn not_locked(dir: &Path, error: TryLockError) -> anyhow::Error {
 }
 
 /// Evaluates a trial of a rate: for the file, and as a message.
-fn evaluate(run: &RunResult, rate: f64, share: f64) -> (TrialFile, String) {
+///
+/// # Errors
+/// Too many requests lack a latency that a limit is for: whether they kept it would decide.
+fn evaluate(
+    run: &RunResult,
+    rate: f64,
+    objective: &MaxRate,
+) -> Result<(TrialFile, String), String> {
     let figures = run.metrics();
     let number = |member: &str| figures[member].as_f64();
     let good = number("goodput_requests").unwrap_or(0.0);
+    let unknown = number("goodput_unknown").unwrap_or(0.0);
     let left_out = |edge: &str| figures["window"][edge].as_f64().unwrap_or(0.0);
     let left_out = left_out("left_out_first") + left_out("left_out_last");
     let all = number("scheduled").unwrap_or(0.0) - left_out;
-    let kept = good / all.max(1.0);
-    let (result, label) = match (run.is_invalid(), kept >= share) {
-        (true, _) => (Trial::Invalid, "INVALID"),
-        (false, true) => (Trial::Met, "met"),
-        (false, false) => (Trial::Missed, "missed"),
+    let [kept, at_most] = [good, good + unknown].map(|count| count / all.max(1.0));
+    let (result, label) = if run.is_invalid() {
+        (Trial::Invalid, "INVALID")
+    } else if kept >= objective.share {
+        (Trial::Met, "met")
+    } else if at_most < objective.share {
+        (Trial::Missed, "missed")
+    } else {
+        let goals = objective.goodput.join(" ");
+        return Err(format!(
+            "{goals} cannot be measured: {unknown} of {all} requests have no such latency (ttft and tpot need streams, the \
+             server's own times a server that reports them)"
+        ));
     };
     let trial = TrialFile {
         rate,
@@ -325,8 +354,11 @@ fn evaluate(run: &RunResult, rate: f64, share: f64) -> (TrialFile, String) {
     };
     let percent = kept * 100.0;
     let message = format!("{label}: {good} of {all} requests kept the limits ({percent:.1} %)");
-    (trial, message)
+    Ok((trial, message))
 }
+
+/// Why no lower rate is tried.
+const OUT_OF_REACH: &str = "no request kept the limits though most had the servers to themselves: no lower rate can keep them";
 
 /// The line of a request in `schedule.csv`.
 #[derive(Deserialize)]
@@ -344,6 +376,15 @@ fn drawn_rate(dir: &Path) -> Option<f64> {
 }
 
 impl Finished {
+    /// Whether the figures of a run, or of both trials of a rate, say nothing of the servers.
+    pub fn is_invalid(&self) -> bool {
+        match &self.file.max_rate {
+            // An invalid trial was repeated.
+            Some(found) => found.invalid.is_some(),
+            None => self.runs.iter().any(RunResult::is_invalid),
+        }
+    }
+
     /// The runs that failed, or whose results could not be written.
     pub fn failed(&self) -> impl Iterator<Item = &RunResult> {
         let has_failed = |run: &&RunResult| {

@@ -10,7 +10,7 @@ pub use super::outcome::End;
 use super::columns::Row;
 use super::outcome::{Outcome, ResponseFacts, error_text, judge, without_quote};
 use super::request_body::RequestBody;
-use super::response::{Endpoint, ParsedBody, ResponseBody, Unread};
+use super::response::{Endpoint, ParsedBody, ResponseBody};
 use super::sequence::SequenceObserver;
 use super::stamps::Stamps;
 use super::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side};
@@ -170,7 +170,7 @@ impl Observer {
                 .generation_whole
                 .filter(|_| is_stream || !parsed.is_absent()),
             failure: parsed.failure.as_ref(),
-            is_page: parsed.unread == Some(Unread::Html),
+            misplaced: parsed.misplaced(),
         };
         let (outcome, error, quote) = judge(end, &facts);
         row.outcome = Some(outcome);

@@ -18,8 +18,8 @@ names! {
         /// The request was wrong: 4xx, also as the code of an error event inside a 200; 3xx (it was sent to the wrong place:
         /// redirects are not followed); a request that is not valid HTTP, or over a size limit of the proxy.
         ClientError = "client_error",
-        /// The server (or the router) failed: 5xx, a 1xx in place of an answer, an HTML page as a 2xx, or an error event inside a
-        /// 200 (unless its code or type is that of another outcome).
+        /// The server (or the router) failed: 5xx, a 1xx in place of an answer, a 2xx that is neither events nor JSON, such as an
+        /// HTML page, or an error event inside a 200 (unless its code or type is that of another outcome).
         ServerError = "server_error",
         /// Overload: 429, 503, a full queue, or too long in a router queue (408, of our front 503).
         Rejected = "rejected",
@@ -82,8 +82,8 @@ pub struct ResponseFacts<'a> {
     pub generation_whole: Option<bool>,
     /// An error in the body.
     pub failure: Option<&'a Failure>,
-    /// The body is an HTML page.
-    pub is_page: bool,
+    /// What the body is, if it was read and is no generation: neither events nor JSON.
+    pub misplaced: Option<&'static str>,
 }
 
 /// An error in a body.
@@ -143,11 +143,9 @@ fn of_response<'f>(facts: &ResponseFacts<'f>) -> (Outcome, String, &'f str) {
             false => (of_failure(failure), code, quote),
         };
     }
-    if facts.is_page {
-        return unquoted(
-            Outcome::ServerError,
-            "an HTML page in place of a generation",
-        );
+    if let Some(what) = facts.misplaced {
+        let error = format!("{what} in place of a generation");
+        return (Outcome::ServerError, error, "");
     }
     match facts.generation_whole {
         Some(false) => unquoted(Outcome::UpstreamDied, "the response ended without its end"),

@@ -62,7 +62,7 @@ impl ResponseBody {
             Framing::Opaque(Unread::Encoded)
         } else if is("text/event-stream") {
             Framing::Events(SseScanner::default())
-        } else if is("application/json") {
+        } else if is("application/json") || content_type.is_none() {
             Framing::Json
         } else {
             Framing::Opaque(Unread::ContentType)
@@ -136,7 +136,11 @@ impl ResponseBody {
             Framing::Json => match self.document.scanner.progress() {
                 Progress::Part => Some(false),
                 Progress::Whole if parsed.unread.is_none() => Some(true),
-                Progress::Whole | Progress::Broken => None,
+                Progress::Whole => None,
+                Progress::Broken => {
+                    parsed.unread = Some(Unread::ContentType);
+                    None
+                }
             },
         };
         parsed

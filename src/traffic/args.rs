@@ -3,9 +3,10 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{Parser, ValueEnum};
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
@@ -322,7 +323,7 @@ pub struct SharegptArgs {
 }
 
 /// The groups of prompts with a shared prefix.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(next_help_heading = "Data set generated-shared-prefix")]
 pub struct SharedPrefixArgs {
     /// Groups of prompts that begin alike
@@ -384,6 +385,41 @@ impl Backend {
             Backend::SglangOai => Endpoint::Completions,
             Backend::SglangOaiChat | Backend::OpenaiChat => Endpoint::Chat,
         }
+    }
+}
+
+/// The flags without any that is given.
+static DEFAULTS: LazyLock<Args> = LazyLock::new(|| Args::parse_from(["traffic"]));
+
+impl Args {
+    /// What is wrong with flags that are not at their defaults, but have no effect with the data set.
+    pub fn idle_flags(&self) -> Vec<String> {
+        use DatasetName::{Conversations, GeneratedSharedPrefix, RandomIds, Sharegpt};
+        let (talk, default_talk) = (&self.conversation, &DEFAULTS.conversation);
+        let (data, default_data) = (&self.data, &DEFAULTS.data);
+        let has_think_time = talk.think_time_s != default_talk.think_time_s;
+        let has_follow_up = talk.follow_up_len != default_talk.follow_up_len;
+        let has_groups = data.shared_prefix != default_data.shared_prefix;
+        let has_vocabulary = self.vocab_size != DEFAULTS.vocab_size;
+        let has_output = data.sharegpt.sharegpt_output_len.is_some();
+        let has_context = data.sharegpt.sharegpt_context_len.is_some();
+        let flags: [(_, _, &[DatasetName]); 6] = [
+            ("think-time-s", has_think_time, &[Conversations, Sharegpt]),
+            ("follow-up-len", has_follow_up, &[Conversations]),
+            ("sharegpt-output-len", has_output, &[Sharegpt]),
+            ("sharegpt-context-len", has_context, &[Sharegpt]),
+            ("gsp-…", has_groups, &[GeneratedSharedPrefix]),
+            ("vocab-size", has_vocabulary, &[RandomIds]),
+        ];
+        let is_idle = |sets: &[DatasetName]| !sets.contains(&data.dataset_name);
+        let idle = flags
+            .iter()
+            .filter(|(_, given, sets)| *given && is_idle(sets));
+        let told = idle.map(|(flag, _, sets)| {
+            let names: Vec<String> = sets.iter().map(|set| values::value_name(*set)).collect();
+            format!("--{flag}: goes with --dataset-name {}", names.join(" or "))
+        });
+        told.collect()
     }
 }
 

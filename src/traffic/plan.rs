@@ -208,8 +208,12 @@ impl Args {
                 0 => (0, ""),
                 count => (count, "lower --num-prompts, or "),
             };
+            let more = match arrival {
+                Arrival::At(_) => "give a longer trace",
+                _ => "raise --duration, --request-rate or --rate-curve",
+            };
             return Err(Error::usage(format!(
-                "the schedule has {count} requests: {lower}raise --duration, --request-rate or --rate-curve"
+                "the schedule has {count} requests: {lower}{more}"
             )));
         }
         if self.exact_rate {

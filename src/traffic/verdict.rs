@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::clock::{Clock, NANOS, seconds};
 use crate::report::files::{Grade, Verdict};
-use crate::request::{Moment, Outcome};
+use crate::request::{Moment, Outcome, Row};
 use crate::stats::Histogram;
 use crate::units::{duration, percent};
 
@@ -28,7 +28,7 @@ type Criterion = (&'static [Limit], fn(&Evidence) -> String);
 /// One percent of late sends is what decides the p99; with a tenth of the sends late, the load is another one. Tokens that arrive
 /// while the event loop is late get late timestamps. Failures are the server's, and may be what is
 /// tested: they never make a run invalid.
-const CRITERIA: [Criterion; 5] = [
+const CRITERIA: [Criterion; 7] = [
     (
         &[
             (|e| share_of_several(e.late, e.sent), 0.01, 0.1),
@@ -63,6 +63,16 @@ const CRITERIA: [Criterion; 5] = [
             )
         },
     ),
+    (&[(|e| e.unwritten as f64, 0.0, f64::INFINITY)], |e| {
+        let unwritten = count_of(e.unwritten, e.due);
+        format!("{unwritten} have no row, as the file could not be written")
+    }),
+    (&[(|e| share(e.empty, e.ok), 0.99, f64::INFINITY)], |e| {
+        let empty = count_of(e.empty, e.due);
+        format!(
+            "{empty} went well without text or tokens: does the server speak this API (--backend)?"
+        )
+    }),
     (
         &[(|e| share_of_several(e.failed, e.due), 0.03, f64::INFINITY)],
         |e| {
@@ -215,6 +225,12 @@ pub struct Delay {
 pub struct Lag {
     /// Sent − scheduled, without the waits for a `--max-concurrency` slot and for the connection to open.
     pub(super) delays: Histogram,
+    /// Requests that ended, sent or not.
+    pub(super) ended: u64,
+    /// Requests that went well.
+    pub(super) ok: u64,
+    /// Requests that went well, but whose answers, which could be read, had neither text nor tokens.
+    pub(super) empty: u64,
     /// Requests that were given up before they were sent: they waited for a slot or a connection.
     pub(super) unsent: u64,
     /// Requests that were sent and given up before their response ended.
@@ -238,6 +254,12 @@ pub struct Evidence {
     pub given_up: u64,
     /// Requests that failed, without those given up.
     pub failed: u64,
+    /// Requests that went well.
+    pub ok: u64,
+    /// Requests that went well, but whose answers had neither text nor tokens.
+    pub empty: u64,
+    /// Requests that ended, but whose rows could not be written.
+    pub unwritten: u64,
     /// Requests that got no connection because this machine had no file descriptors or ports left.
     pub dropped: u64,
     /// Requests that waited for a `--max-concurrency` slot; not the generator's fault.
@@ -305,7 +327,10 @@ impl Evidence {
         let loop_late = bounds.count_above(event_loop);
         let [loop_late, loop_very_late] = loop_late.map(|count| share(count, event_loop.count()));
         Evidence {
+            due: lag.ended,
             sent: lag.delays.count(),
+            ok: lag.ok,
+            empty: lag.empty,
             waited_for_slot: lag.waited_for_slot,
             lag: Delay::of(&lag.delays),
             late,
@@ -323,6 +348,14 @@ impl Lag {
     /// Adds a request that was due, whether or not it got a slot.
     pub(super) fn add(&mut self, exchange: &Exchange) {
         let (slot, connect) = (exchange.slot_nanos, exchange.connect_nanos);
+        self.ended += 1;
+        let is_ok = exchange.outcome() == Outcome::Ok;
+        let is_empty = |row: &Row| {
+            row.has_generated_text == Some(false)
+                && row.output_tokens().is_none_or(|count| count == 0)
+        };
+        self.ok += u64::from(is_ok);
+        self.empty += u64::from(is_ok && exchange.rows.iter().all(is_empty));
         self.waited_for_slot += u64::from(slot > 0);
         let given_up = u64::from(exchange.outcome() == Outcome::ClientAbort);
         let at = |moment| exchange.rows.first()?.timeline.raw(moment);

@@ -62,12 +62,16 @@ const WHOLE: &str = r#"
 200 OK, application/json | {"text":"a","meta_info":{"id":"i","e2e_latency":NaN}} | ok | | True | True |
 200 OK, application/json | [{"text":"a","score":-Infinity},Infinity] | ok | | True | True |
 200 OK, application/json | null | ok | | True | False |
-200 OK, application/json | <html>not JSON</html> | ok | | | False |
+200 OK, application/json | {"foo":1} | ok | | True | False |
+200 OK, application/json | <html>not JSON</html> | server_error | neither events nor JSON in place of a generation | | | content_type
+200 OK, application/json; content-encoding: gzip | not for us | ok | | | | encoded
+200 OK | {"text":"a"} | ok | | True | True |
+200 OK | <html>not JSON</html> | server_error | neither events nor JSON | | | content_type
 302 Found, application/json; location: /login | | client_error | | | False |
 302 Found, text/event-stream | | client_error | | | False |
 200 OK, application/json | {"text":"a" | upstream_died | | False | False |
 200 OK, text/event-stream; content-encoding: gzip | EVENT DONE | ok | | | | encoded
-200 OK, text/plain | hello | ok | | | | content_type
+200 OK, text/plain | hello | server_error | neither events nor JSON in place | | | content_type
 200 OK, text/html | hello | server_error | an HTML page | | | html
 200 OK, application/xhtml+xml | hello | server_error | an HTML page | | | html
 200 OK, text/html; content-encoding: gzip | hello | server_error | an HTML page | | | html

@@ -1,5 +1,7 @@
 //! The search for the highest rate that meets an objective: doubles the rate, then bisects. Does no IO.
 
+use serde_json::Value;
+
 use crate::report::files::{MaxRate, Trial, TrialFile};
 use crate::units::round_to_four_digits;
 
@@ -64,6 +66,14 @@ impl Search {
     }
 }
 
+/// Whether no lower rate can meet the objective either: no request of a trial, of these figures, kept the limits, though most came while
+/// no other was under way.
+pub fn is_hopeless(trial: &TrialFile, figures: &Value) -> bool {
+    // So many are under way on average over time; arrivals find what time does.
+    let concurrency = figures["mean_concurrency"].as_f64();
+    trial.result == Trial::Missed && trial.kept == 0.0 && concurrency.is_some_and(|of| of < 0.5)
+}
+
 /// Returns how many requests a trial of `rate` sends: for `seconds` at least, and so many that a rate which just meets the share has
 /// [`MISSES`] misses.
 pub fn requests(rate: f64, seconds: f64, share: f64) -> usize {
@@ -77,6 +87,8 @@ const MISSES: f64 = 10.0;
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     /// Searches where rates up to `capacity` meet the objective and rates above `machine` cannot be sent.
@@ -140,6 +152,27 @@ mod tests {
     fn an_objective_that_no_rate_meets_ends_the_search() {
         let (found, tried) = search(10.0, 0.05, 0.0, f64::INFINITY);
         assert_eq!((found.met, tried.len()), (None, 10));
+    }
+
+    #[test]
+    fn a_miss_of_all_that_did_not_wait_for_each_other_is_final() {
+        let missed = |kept| TrialFile {
+            kept,
+            ..trial(5.0, Trial::Missed)
+        };
+        assert!(is_hopeless(
+            &missed(0.0),
+            &json!({"mean_concurrency": 0.49})
+        ));
+        for (trial, concurrency) in [
+            (missed(0.0), json!(0.5)),
+            (missed(0.0), Value::Null),
+            (missed(0.01), json!(0.1)),
+            (trial(5.0, Trial::Invalid), json!(0.1)),
+        ] {
+            let figures = json!({"mean_concurrency": concurrency});
+            assert!(!is_hopeless(&trial, &figures), "{trial:?} {figures}");
+        }
     }
 
     #[test]

@@ -42,7 +42,13 @@ fn a_trial_is_judged_by_the_requests_in_its_window_and_drawn_is_its_whole_schedu
         dir: folder.path().to_owned(),
         file: RunFile::default(),
     };
-    let (trial, told) = evaluate(&run, 5.0, 0.95);
+    let objective = MaxRate {
+        goodput: vec!["ttft:9".to_owned()],
+        share: 0.95,
+        ..MaxRate::default()
+    };
+    let evaluated = || evaluate(&run, 5.0, &objective);
+    let (trial, told) = evaluated().unwrap();
     assert_eq!(
         (trial.result, trial.kept, trial.drawn),
         (Trial::Met, 1.0, Some(0.5))
@@ -54,5 +60,44 @@ fn a_trial_is_judged_by_the_requests_in_its_window_and_drawn_is_its_whole_schedu
         format!("{schedule}6\n7,9.5\n"),
     )
     .unwrap();
-    assert_eq!(evaluate(&run, 5.0, 0.95).0.drawn, None);
+    assert_eq!(evaluated().unwrap().0.drawn, None);
+    // What is unknown of 100 requests is no miss, unless they are missed or met without it.
+    let unmeasured = "ttft:9 cannot be measured: 20 of 100 requests have no such latency";
+    for (good, unknown, expected) in [
+        (0, 20, Ok(Trial::Missed)),
+        (80, 20, Err(unmeasured)),
+        (95, 5, Ok(Trial::Met)),
+    ] {
+        let summary = format!(
+            r#"{{"scheduled": 100, "goodput_requests": {good}, "goodput_unknown": {unknown}}}"#
+        );
+        std::fs::write(folder.path().join(SUMMARY), summary).unwrap();
+        match (evaluated(), expected) {
+            (Ok((trial, _)), Ok(result)) => assert_eq!(trial.result, result),
+            (Err(told), Err(said)) => assert!(told.starts_with(said), "{told}"),
+            (found, _) => panic!("{good} {unknown}: {found:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_search_is_invalid_where_the_repeat_of_an_invalid_trial_is_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = r#"{"verdict": {"grade": "INVALID"}}"#;
+    std::fs::write(folder.path().join(SUMMARY), summary).unwrap();
+    let mut finished = Finished {
+        runs: vec![RunResult {
+            dir: folder.path().to_owned(),
+            file: RunFile::default(),
+        }],
+        ..Finished::default()
+    };
+    assert!(finished.is_invalid(), "a run of no search");
+    for (invalid, expected) in [(None, false), (Some(5.0), true)] {
+        finished.file.max_rate = Some(MaxRate {
+            invalid,
+            ..MaxRate::default()
+        });
+        assert_eq!(finished.is_invalid(), expected);
+    }
 }

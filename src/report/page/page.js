@@ -32,7 +32,8 @@ function allFindings() {
       others.length ? folded("The others", ...others.map(([run, of]) => words("p", `${run.run}: ${of.what}`))) : null);
     return findingOf(of, where);
   });
-  return section("findings", "What this says", items.length ? box("ul", "findings", ...items) : make("p", "No finding applies to what was measured."));
+  const rate = DATA.max_rate ? make("p", DATA.max_rate.split("\n")[0]) : null;
+  return section("findings", "What this says", rate, items.length ? box("ul", "findings", ...items) : make("p", "No finding applies to what was measured."));
 }
 
 /** The comparison of settings; the table has those against the first setting. */
@@ -117,7 +118,7 @@ function sweep() {
   show();
   const tools = box("div", "tools", keys.length > 1 ? choice("Setting", [...keys].reverse().map(name => [name, name]), name => { key = name; show(); }) : null,
     choice("Latency", Object.entries(FIGURES), name => { figure = name; show(); }));
-  return section("settings-tried", keys.length === 1 ? `What ${keys[0]} changes` : "What the settings change", tools, place, DATA.max_rate ? make("pre", DATA.max_rate) : null);
+  return section("settings-tried", keys.length === 1 ? `What ${keys[0]} changes` : "What the settings change", tools, place, DATA.max_rate ? make("pre", DATA.max_rate.split("\n").slice(1).join("\n")) : null);
 }
 
 function distributions() {

@@ -82,6 +82,15 @@ impl ParsedBody {
         self.is_reply && self.first_event.is_none()
     }
 
+    /// What the body is, if it is neither events nor JSON.
+    pub fn misplaced(&self) -> Option<&'static str> {
+        match self.unread {
+            Some(Unread::Html) => Some("an HTML page"),
+            Some(Unread::ContentType) => Some("neither events nor JSON"),
+            _ => None,
+        }
+    }
+
     /// Makes the state before the first event, or before a reply.
     pub(super) fn new(is_reply: bool) -> ParsedBody {
         ParsedBody {

@@ -36,13 +36,19 @@ fn of(share: f64) -> u64 {
 type Case = (fn(&mut Evidence, f64), &'static str);
 
 /// Each figure alone, on either side of its limits.
-const CASES: [Case; 6] = [
+const CASES: [Case; 8] = [
     (|e, x| e.late = of(x), "late: 0.009 0.05 0.12"),
     (|e, x| e.very_late = of(x), "late: 0.001 0.005 0.02"),
     (|e, x| e.loop_late = x, "event loop: 0.01 0.1 0.3"),
     (|e, x| e.loop_very_late = x, "event loop: 0.005 0.03 0.1"),
     (|e, x| e.dropped = of(x), "never sent: 0 0.005 0.02"),
     (|e, x| e.failed = of(x), "failed: 0.02 0.9"),
+    (|e, x| e.unwritten = of(x), "have no row: 0 0.9"),
+    // Of two that went well.
+    (
+        |e, x| (e.ok, e.empty) = (2, x as u64),
+        "without text or tokens: 1 2",
+    ),
 ];
 
 #[test]

@@ -71,9 +71,12 @@ impl<'de, R: DeserializeOwned> Visitor<'de> for Records<'_, R> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut records: A) -> Result<(), A::Error> {
-        let mut is_enough = false;
+        let (mut is_enough, mut entry) = (false, 0);
         while let Some(record) = records.next_element()? {
-            is_enough = is_enough || !(self.0)(record).map_err(A::Error::custom)?;
+            entry += 1;
+            // All of them may be on one line.
+            let wrong = |problem| A::Error::custom(format!("entry {entry}: {problem}"));
+            is_enough = is_enough || !(self.0)(record).map_err(wrong)?;
         }
         Ok(())
     }

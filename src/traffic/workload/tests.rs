@@ -147,7 +147,8 @@ custom | [{"prompt":"a"},NL | , line 2: EOF while parsing a value
 custom | [{"prompt":"a"}]] | , line 1: trailing characters
 custom | {"prompt":"a"}{"prompt":"b"} | , line 1: trailing characters
 custom | 3 | , line 1: invalid type: integer `3`
-custom | {} | neither `prompt` nor `messages`
+custom | {} | , line 1: has neither `prompt` nor `messages`
+custom | [{"prompt":"a"},{}] | , line 1: entry 2: has neither `prompt` nor `messages`
 custom | {"prompt":" "} | `prompt` must not be empty
 custom | {"prompt":"a","messages":[{"role":"user"}]} | has both
 custom | {"messages":[]} | neither `prompt` nor

@@ -293,6 +293,30 @@ fn a_trial_that_fails_ends_the_search_and_those_before_it_are_told() {
     assert!(highest || is_late, "{}", done.out);
 }
 
+#[test]
+fn a_goal_that_cannot_be_measured_or_kept_ends_the_search() {
+    for (goal, more, code, told) in [
+        (
+            "ttft:500",
+            "disable_stream = true",
+            1,
+            "ttft:500 cannot be measured: 20 of 20 requests have no such latency",
+        ),
+        ("e2el:0.1", "", 0, "no lower rate can keep them"),
+    ] {
+        let plan = Planned::new(&format!(
+            "find_max_rate = true\ngoodput = ['{goal}']\ngoodput_share = 0.5\nrequest_rate = 5\nprobe_s = 1\n{more}"
+        ));
+        // On a busy machine trials may be INVALID.
+        let done = plan.run("node", &[]);
+        let trials = plan.experiment().runs.len();
+        let note = format!("note: the search ended with trial {trials}: ");
+        assert_says(&done.out, &note);
+        assert_says(&done.out, told);
+        assert!(done.code == Some(code) || done.code == Some(3), "{done:?}");
+    }
+}
+
 /// What an exporter's variables say of a proxy is nothing to a plan without one. How plans are shown: `proxy/process.rs`.
 #[test]
 fn a_plan_without_a_proxy_minds_no_variables_of_one() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::support::process::run;
+use crate::support::process::{limited, run};
 use crate::support::{assert_says, files, table};
 
 /// The same by its other name.
@@ -78,6 +78,13 @@ const WRONG: &str = "\
 AZURE --arrival trace --rate-curve 0:1,9:9 | , and without --request-rate and --rate-curve
 --dataset-name random-ids --turns 2 | --turns 2: goes with --dataset-name conversations or sharegpt
 AZURE --arrival trace --request-rate 3 | , and without --request-rate and --rate-curve
+--gsp-num-groups 3 | --gsp-…: goes with --dataset-name generated-shared-prefix
+--think-time-s 3 | --think-time-s: goes with --dataset-name conversations or sharegpt
+--dataset-name sharegpt --follow-up-len 3 | --follow-up-len: goes with --dataset-name conversations
+--dataset-name conversations --sharegpt-output-len 9 | --sharegpt-output-len: goes with --dataset-name sharegpt
+--sharegpt-context-len 9 | --sharegpt-context-len: goes with --dataset-name sharegpt
+--vocab-size 9 | --vocab-size: goes with --dataset-name random-ids
+AZURE --arrival trace --num-prompts 99999 | requests: lower --num-prompts, or give a longer trace
 --dataset-name generated-shared-prefix --dataset-path x | goes with --dataset-name custom, sharegpt or a trace, not generated-shared-prefix
 --dataset-name generated-shared-prefix --gsp-num-groups 4000000 --gsp-prompts-per-group 4000000 | must be 10000000 prompts at most
 AZURE.csv | azure-2024.csv.csv: No such file
@@ -228,6 +235,32 @@ async fn a_stop_ends_the_wait_for_the_next_request_and_none_sent_is_told() {
     let done = ended(child).await;
     done.assert_status(&[130]);
     assert_says(&done.err, "error: no request was sent\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_rows_or_answers_hold_nothing_is_no_valid_one() {
+    let root = tempfile::tempdir().unwrap();
+    let full = root.path().join("full");
+    let server = good().await;
+    let line = "--num-prompts 100 --request-rate 500 --random-input-len 8";
+    // Files of 16,384 bytes.
+    let mut process = limited("-f 32");
+    process.args(command(server.addr, &full, line).get_args());
+    let done = run_aside(process).await;
+    done.assert_status(&[1]);
+    let unwritten = "have no row, as the file could not be written";
+    assert_says(&done.out, unwritten);
+
+    let empty = "content-type: application/json\r\ncontent-length: 9\r\n\r\n{\"foo\":1}";
+    let answer = Step::Send(format!("HTTP/1.1 200 OK\r\n{empty}").into_bytes());
+    let server = good_at(|turn| turn == 6, answer).await;
+    let line = "--max-concurrency 1 --random-input-len 8 --num-prompts";
+    for (count, told) in [(3, true), (4, false)] {
+        let (done, summary, _folder) = ran(server.addr, &format!("{line} {count}")).await;
+        let is_told = done.out.contains("went well without text or tokens");
+        assert_eq!(is_told, told, "{}", done.out);
+        assert_eq!(summary["client"]["empty"], 3);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
