@@ -97,12 +97,11 @@ async fn a_whole_answer_ends_its_request_though_the_client_may_send_on() {
     let mut leaves = front.sent(HALF).await;
     assert_eq!(leaves.response().await.status(), 413);
     drop(leaves);
-    let mut http2 = Http2::connect(front.addr()).await;
-    let open = http2.begin("/generate", HeaderMap::new(), b"{", true).await;
-    assert_eq!(open.answer().await.status, 413);
     let mut stops = front.sent(HALF).await;
     assert_eq!(stops.response().await.status(), 413);
-    until("all have ended", || in_flight(&front) == 0).await;
+    until("both have ended", || in_flight(&front) == 0).await;
+    // Its turn is over too.
+    assert_eq!(front.ask("/generate", "", b"{}").await.status(), 413);
     // What is left of the body is waited for, but not for long.
     assert!(stops.is_closed().await);
     front.all_end(3, "client_error", "413").await;
