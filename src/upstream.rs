@@ -25,6 +25,7 @@ use crate::telemetry::prometheus::{ChosenBy, Metrics, UpstreamFigures};
 use crate::trust::Roots;
 
 pub mod address;
+pub mod connection;
 pub mod idle;
 pub mod policy;
 

@@ -126,8 +126,7 @@ impl Exchange {
         }
     }
 
-    /// Sends a whole response, and reads on for a moment: closing on unread bytes would reset the connection before the client has
-    /// read it.
+    /// Sends a whole response, after which the connection is not kept.
     pub async fn answer(&mut self, head: ResponseHeader, body: Vec<u8>, limit: Duration) {
         self.session.set_keepalive(None);
         for part in [Part::Head(Box::new(head), false), Part::Body(body, true)] {
@@ -136,9 +135,18 @@ impl Exchange {
                 return;
             }
         }
-        if !self.session.is_body_done() {
-            let rest = self.session.drain_request_body();
-            let _ = tokio::time::timeout(CLOSE_TIMEOUT, rest).await;
+    }
+
+    /// Reads for a moment what is left of the request's body, after the response: closing on unread bytes would reset the connection
+    /// before the client has read that. If there is more, the connection is not kept.
+    pub async fn drain(&mut self) {
+        if self.session.was_upgraded() || self.session.is_body_done() {
+            return;
+        }
+        let rest = self.session.drain_request_body();
+        let rest = tokio::time::timeout(CLOSE_TIMEOUT, rest).await;
+        if !matches!(rest, Ok(Ok(()))) {
+            self.session.set_keepalive(None);
         }
     }
 

@@ -31,7 +31,7 @@ Limits {
     /// not count, so a stream may last for hours. A client that reads a byte a minute meets this limit, as one that reads nothing.
     /// On an upgraded connection (101) each wait may last as long.
     client_stall_timeout_s: Seconds = Seconds::of::<900>(), Reload "--client-stall-timeout-s S" in "Limits";
-    /// Limit on the head of a request, bytes; 431 above it.
+    /// Limit on the head of a request, bytes; 431 above it. A head of more than 256 fields is answered 400.
     request_head_max_bytes: Whole<256, 1_048_575> as values::bytes = Whole::of::<65_536>(), Reload "--request-head-max-bytes BYTES" in "Limits";
     /// Limit on the body of a request, bytes; 413 above it. Bodies are not held, so it is that of sgl-router.
     request_body_max_bytes: Whole<1, { u64::MAX }> as values::bytes = Whole::of::<536_870_912>(), Reload "--request-body-max-bytes BYTES" in "Limits";

@@ -8,15 +8,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::{Buf, Bytes};
-use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
-    TimingDigest, UniqueID, UniqueIDType,
-};
+use pingora::protocols::{UniqueID, UniqueIDType};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 /// A client's TCP socket, shared with whoever waits for its closing. Unbuffered.
@@ -151,14 +146,6 @@ impl AsyncWrite for Socket {
     }
 }
 
-#[async_trait]
-impl Shutdown for Socket {
-    async fn shutdown(&mut self) {
-        // This fails if the client has closed first.
-        let _ = AsyncWriteExt::shutdown(self).await;
-    }
-}
-
 impl UniqueID for Socket {
     fn id(&self) -> UniqueIDType {
         self.tcp.as_raw_fd()
@@ -171,24 +158,44 @@ pub fn limit_unsent(socket: &impl AsFd) {
     let _ = SockRef::from(socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES as u32);
 }
 
-impl Ssl for Socket {}
+/// What else Pingora asks of a stream: how it is shut down, and what only its own proxy has a use for.
+macro_rules! plain_stream {
+    ($stream:ty) => {
+        #[async_trait::async_trait]
+        impl pingora::protocols::Shutdown for $stream {
+            async fn shutdown(&mut self) {
+                // This fails if the other side has closed first.
+                let _ = tokio::io::AsyncWriteExt::shutdown(self).await;
+            }
+        }
 
-impl Peek for Socket {}
+        impl pingora::protocols::Ssl for $stream {}
 
-impl GetTimingDigest for Socket {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        Vec::new()
-    }
+        impl pingora::protocols::Peek for $stream {}
+
+        impl pingora::protocols::GetTimingDigest for $stream {
+            fn get_timing_digest(&self) -> Vec<Option<pingora::protocols::TimingDigest>> {
+                Vec::new()
+            }
+        }
+
+        impl pingora::protocols::GetProxyDigest for $stream {
+            fn get_proxy_digest(
+                &self,
+            ) -> Option<std::sync::Arc<pingora::protocols::raw_connect::ProxyDigest>> {
+                None
+            }
+        }
+
+        impl pingora::protocols::GetSocketDigest for $stream {
+            fn get_socket_digest(
+                &self,
+            ) -> Option<std::sync::Arc<pingora::protocols::SocketDigest>> {
+                None
+            }
+        }
+    };
 }
+pub(crate) use plain_stream;
 
-impl GetProxyDigest for Socket {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        None
-    }
-}
-
-impl GetSocketDigest for Socket {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        None
-    }
-}
+plain_stream!(Socket);

@@ -211,8 +211,8 @@ pub fn header_names(value: Value) -> Result<Vec<String>, Error> {
     };
     let are_public =
         |all: &Vec<String>| all.len() <= MAX_LABEL_HEADERS && all.iter().all(is_public);
-    let problem = "must be at most 4 names of headers, as in [\"x-tenant\"], none of a secret (its name has authorization, cookie, \
-                   token, secret or api-key in it)";
+    let problem = "must be at most 4 names of headers, as in [\"x-tenant\"] (--label-headers has one, and is repeated), none of a secret \
+                   (its name has authorization, cookie, token, secret or api-key in it)";
     let mut names = checked(value, are_public, problem)?;
     names
         .iter_mut()

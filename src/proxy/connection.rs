@@ -67,6 +67,7 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     let socket = Socket::new(socket);
     let Some(_permit) = service.connection_permit() else {
         log::warn!("client {peer}: refused: there are max_connections");
+        service.shared.metrics.connections_refused.with(&[]).inc();
         // Under TLS no response is possible before the handshake.
         return match service.refusals.try_acquire() {
             Ok(_permit) if is_clear => {

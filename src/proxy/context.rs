@@ -308,7 +308,7 @@ impl Context {
     }
 
     /// Whether the process counts the requests of this listener: those of a hop only where there is no front.
-    fn is_counted(&self) -> bool {
+    pub fn is_counted(&self) -> bool {
         self.role == Role::Front || !self.shared.joins.has_front
     }
 

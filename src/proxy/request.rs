@@ -6,9 +6,7 @@ use std::time::Duration;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderName, HeaderValue, Method, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::protocols::Stream;
 use pingora::protocols::http::ReusableHttpStream;
-use pingora::protocols::http::v1::client::HttpSession;
 use pingora::time::tokio_timeout as timeout;
 use pingora::upstreams::peer::Peer;
 use tokio::sync::SemaphorePermit;
@@ -19,6 +17,7 @@ use crate::clock::Stamp;
 use crate::config::proxy::StampsPolicy;
 use crate::fault::{Injected, Kind};
 use crate::request::{End, Endpoint, FRONT_HEADER, HOP_HEADER, OUTCOME_HEADER, Outcome};
+use crate::upstream::connection::Connection;
 use crate::upstream::{Chosen, Upstreams};
 
 use super::context::Context;
@@ -69,6 +68,7 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     let Err(failure) = request.forward(&mut client).await else {
         request.context.end(End::Complete);
         drop(request);
+        client.drain().await;
         return client.session.finish().await.ok().flatten();
     };
     let (response, end) = failure.response_and_end(&request.context.upstream);
@@ -85,6 +85,8 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         request.read_room(&mut client).await;
         if let (Some(response), End::Failed(outcome, _)) = (response, &end) {
             request.answer(response, *outcome, &mut client).await;
+            request.context.end(end.clone());
+            client.drain().await;
         }
     }
     request.context.end(end);
@@ -149,7 +151,7 @@ impl<'a> Request<'a> {
     }
 
     async fn forward(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        if self.endpoint.is_none() && self.service.role == Role::Front {
+        if self.endpoint.is_none() && self.context.is_counted() {
             self.shared.metrics.passed_through.with(&[]).inc();
         }
         self.check(client)?;
@@ -211,7 +213,7 @@ impl<'a> Request<'a> {
             self.context
                 .set_upstream(upstream.name(), &upstream.address);
             let connecting = self.connect(&upstreams, &mut chosen);
-            let (stream, is_reused) = match unless_gone(client, connecting).await? {
+            let (connection, is_reused) = match unless_gone(client, connecting).await? {
                 Ok(connected) => connected,
                 Err(failure) => {
                     last_failure = failure;
@@ -222,7 +224,7 @@ impl<'a> Request<'a> {
             self.context.connected(is_reused);
             let head = self.upstream_head(client.head(), has_body);
             let head = head.map_err(|_| Failure::Refused(Refusal::BrokenHead))?;
-            let up = (HttpSession::new(stream), &*chosen.peer);
+            let up = (connection, &*chosen.peer);
             let Err(mut failure) = self.relay(client, up, head).await else {
                 return Ok(());
             };
@@ -257,7 +259,7 @@ impl<'a> Request<'a> {
         &mut self,
         upstreams: &Upstreams,
         chosen: &mut Chosen,
-    ) -> Result<(Stream, bool), Failure> {
+    ) -> Result<(Connection, bool), Failure> {
         let (connector, idle) = (&self.service.connector, &self.service.idle);
         let began = self.shared.clock.now();
         loop {
@@ -268,7 +270,7 @@ impl<'a> Request<'a> {
             let error = match Box::pin(connector.new_stream(&*chosen.peer)).await {
                 Ok(stream) => {
                     chosen.upstream.restore("a request has connected");
-                    return Ok((stream, false));
+                    return Ok((Connection::new(stream), false));
                 }
                 Err(error) => error.into_up(),
             };

@@ -122,7 +122,10 @@ fn of_response<'f>(facts: &ResponseFacts<'f>) -> (Outcome, String, &'f str) {
     };
     let quote = facts.failure.map_or("", |failure| &failure.message);
     if let Some(outcome) = of_status(status) {
-        let outcome = facts.reported_outcome.unwrap_or(outcome);
+        if let Some(outcome) = facts.reported_outcome {
+            // The words are our own.
+            return (outcome, error_text(&status.to_string(), quote), "");
+        }
         return match status {
             ..200 => (outcome, format!("{status} is not a final response"), ""),
             300..=399 => (outcome, format!("{status} redirects are not followed"), ""),
@@ -216,5 +219,37 @@ pub fn error_text(code: &str, message: &str) -> String {
         (true, false) => text,
         (false, true) => code.to_owned(),
         (false, false) => format!("{code} {text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a server says may quote the prompt, what a hop says does not.
+    #[test]
+    fn the_words_of_our_own_proxies_are_no_quote() {
+        let refused = Failure {
+            message: "upstream: connection refused".into(),
+            ..Failure::default()
+        };
+        for (by, error, quote) in [
+            (None, "502", "upstream: connection refused"),
+            (
+                Some(Outcome::ProxyError),
+                "502 upstream: connection refused",
+                "",
+            ),
+        ] {
+            let facts = ResponseFacts {
+                status: Some(502),
+                reported_outcome: by,
+                failure: Some(&refused),
+                ..ResponseFacts::default()
+            };
+            let outcome = by.unwrap_or(Outcome::ServerError);
+            let judged = judge(End::Complete, &facts);
+            assert_eq!(judged, (outcome, error.to_owned(), quote));
+        }
     }
 }

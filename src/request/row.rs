@@ -193,10 +193,12 @@ impl Row {
         PERIODS.iter().copied().chain([ttft])
     }
 
-    /// Returns prompt tokens: by `meta_info`, else `usage`.
+    /// Returns prompt tokens: by `meta_info`, else `usage`, which is of the whole request and so counts only if there is one prompt.
     pub fn prompt_tokens(&self) -> Option<u64> {
+        let has_one_prompt = u64::from(self.sequences) <= self.internal.n.max(1);
+        let usage = self.internal.usage_prompt_tokens;
         self.actual_prompt_tokens
-            .or(self.internal.usage_prompt_tokens)
+            .or(usage.filter(|_| has_one_prompt))
     }
 
     /// Returns generated tokens: by `meta_info`, else `usage`. Unless it counts each sequence, `usage` is of the whole request

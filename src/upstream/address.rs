@@ -24,8 +24,11 @@ impl Address {
     /// What would be right, with an example.
     pub fn parse(text: &str) -> Result<Address, String> {
         Address::read(text).ok_or_else(|| {
+            let several = text.contains(',');
+            let several = several.then_some(" (a flag has one, and is repeated)");
             "must be HOST:PORT, http://HOST:PORT or https://HOST[:PORT] with a port from 1 to 65535, as in http://127.0.0.1:30000"
                 .to_owned()
+                + several.unwrap_or_default()
         })
     }
 

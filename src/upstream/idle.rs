@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
-use pingora::protocols::Stream;
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
+
+use super::connection::Connection;
 
 /// Idle connections, the most recently used last.
 pub struct Idle(Arc<Mutex<VecDeque<IdleConnection>>>);
@@ -21,7 +22,7 @@ pub struct Idle(Arc<Mutex<VecDeque<IdleConnection>>>);
 struct IdleConnection {
     /// The hash of its address and settings: [`Peer::reuse_hash`](pingora::upstreams::peer::Peer::reuse_hash).
     peer: u64,
-    stream: Stream,
+    connection: Connection,
     until: Instant,
 }
 
@@ -39,20 +40,20 @@ impl Idle {
     }
 
     /// Takes the most recently used connection of a peer that is still open.
-    pub fn take(&self, peer: u64) -> Option<Stream> {
+    pub fn take(&self, peer: u64) -> Option<Connection> {
         let mut all = self.0.lock();
         let now = Instant::now();
         while let Some(latest) = all.iter().rposition(|one| one.peer == peer) {
             let mut latest = all.remove(latest)?;
             if latest.is_usable(now) {
-                return Some(latest.stream);
+                return Some(latest.connection);
             }
         }
         None
     }
 
     /// Adds a connection, which is closed after `idle`. Beyond the capacity the oldest is closed.
-    pub fn put(&self, peer: u64, stream: Stream, idle: Duration) {
+    pub fn put(&self, peer: u64, connection: Connection, idle: Duration) {
         let until = Instant::now() + idle;
         let mut all = self.0.lock();
         if all.len() >= CAPACITY {
@@ -60,7 +61,7 @@ impl Idle {
         }
         all.push_back(IdleConnection {
             peer,
-            stream,
+            connection,
             until,
         });
     }
@@ -70,7 +71,7 @@ impl IdleConnection {
     /// Whether its time is not over, and its peer has neither closed it nor sent anything.
     fn is_usable(&mut self, now: Instant) -> bool {
         let mut byte = [0];
-        let read = tokio::task::unconstrained(self.stream.read(&mut byte));
+        let read = tokio::task::unconstrained(self.connection.read(&mut byte));
         self.until > now && read.now_or_never().is_none()
     }
 }
@@ -96,7 +97,7 @@ mod tests {
     /// Adds a connection, and returns the peer's end.
     fn put(idle: &Idle, peer: u64) -> DuplexStream {
         let (near, far) = duplex(10);
-        idle.put(peer, Box::new(near), IDLE);
+        idle.put(peer, Connection::new(Box::new(near)), IDLE);
         far
     }
 

@@ -2,15 +2,20 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::{pending, ready};
+use std::future::pending;
+use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
+use futures_util::future::OptionFuture;
+use http::header::TRANSFER_ENCODING;
 use http::{HeaderValue, StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::HttpTask;
 use pingora::protocols::http::v1::client::HttpSession;
+use pingora::time::tokio_timeout as timeout;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::{Error, ErrorType};
 
@@ -23,6 +28,7 @@ use crate::proxy::heads;
 use crate::proxy::identity::{self, REQUEST_ID};
 use crate::proxy::shared::Role;
 use crate::request::{HOP_HEADER, Stamps};
+use crate::upstream::connection::Connection;
 
 use super::upload::body_or_close;
 use super::{Request, hold, nanoseconds};
@@ -107,26 +113,32 @@ impl Request<'_> {
     pub(super) async fn relay(
         &mut self,
         client: &mut Exchange,
-        (mut up, peer): (HttpSession, &HttpPeer),
+        (connection, peer): (Connection, &HttpPeer),
         head: RequestHeader,
     ) -> Result<(), Failure> {
+        let mut up = HttpSession::new(Box::new(connection.clone()));
         up.write_timeout = peer.options.write_timeout;
+        let is_chunked = head.headers.contains_key(TRANSFER_ENCODING);
         up.write_request_header(Box::new(head))
             .await
             .map_err(|error| Failure::Upstream(error.into_up()))?;
-        let unsent = std::mem::take(&mut self.upload.unsent);
-        self.send(client, &mut up, &unsent).await?;
-        drop(unsent);
+        let limit = peer.options.write_timeout.unwrap_or(Duration::MAX);
+        let send = |piece: Bytes, is_chunked, is_last| {
+            let has_any = is_last || !piece.is_empty();
+            has_any.then(|| timeout(limit, connection.clone().send(piece, is_chunked, is_last)))
+        };
+        let unsent = std::mem::take(&mut self.upload.unsent).into();
+        // A response is read meanwhile: it may come before the body's end.
+        let mut sending = pin!(send(unsent, is_chunked, self.upload.is_over));
         let mut closed = pin!(client.closed());
         // For all reads.
         let mut timer = pin!(tokio::time::sleep(self.time_left(peer, false)?));
         let (mut up, mut next) = (Some(up), None);
         loop {
-            let is_answered = self.response.is_read;
-            let takes_body = !self.upload.is_over && self.response.upload_error.is_none();
-            if let Some(up) = up.take_if(|_| is_answered && !takes_body) {
+            self.upload.is_sending = sending.is_some();
+            if let Some(up) = up.take_if(|_| self.response.is_read) {
                 // Before the client has all of the response, so that its next request finds the connection.
-                self.release(up, peer).await;
+                self.release(up, &connection, peer).await;
             }
             let ahead = &mut self.response.read_ahead;
             if let Some(part) = next.take().or_else(|| ahead.pop_front()) {
@@ -134,13 +146,16 @@ impl Request<'_> {
                 continue;
             }
             let Some(up) = &mut up else { return Ok(()) };
-            // The upstream did not take the request in time, and has not answered it either.
-            let has_timed_out = |error: &Error| *error.etype() == ErrorType::WriteTimedout;
-            let upload_error = self.response.upload_error.as_deref();
-            let is_untaken = !self.response.has_begun && upload_error.is_some_and(has_timed_out);
+            let upload = &self.upload;
+            let may_send = !upload.is_sending && self.response.upload_error.is_none();
+            let takes_body = !upload.is_over && may_send;
             let done = tokio::select! {
                 biased;
-                read = self.response.read(up, self.fault.is_none()), if !is_answered => {
+                Some(sent) = OptionFuture::from(sending.as_mut().as_pin_mut()) => {
+                    sending.set(None);
+                    self.sent(sent)
+                }
+                read = self.response.read(up, self.fault.is_none()) => {
                     if let Some(fault) = self.fault.as_mut().filter(|one| one.fault.kind == Kind::Slow)
                         && matches!(&read, Ok(Part::Body(piece, _)) if !piece.is_empty())
                     {
@@ -149,34 +164,48 @@ impl Request<'_> {
                     next = Some(self.take_response(read).map_err(Failure::Upstream)?);
                     Ok(())
                 }
-                // What it sent before is read above.
-                () = ready(()), if is_untaken => {
-                    Err(Failure::Upstream(Error::new_up(ErrorType::WriteTimedout)))
+                piece = body_or_close(client, takes_body) => {
+                    let piece = self.take_piece(piece?, client)?;
+                    let is_upgraded = client.session.was_upgraded();
+                    // The client's end of an upgraded connection is the end of both.
+                    self.response.is_read |= is_upgraded && self.upload.is_over;
+                    sending.set(send(piece, is_chunked && !is_upgraded, self.upload.is_over));
+                    Ok(())
                 }
-                piece = body_or_close(client, takes_body) => self.send_piece(piece, client, up).await,
                 () = &mut closed, if !takes_body => Err(Failure::ClientGone),
                 () = &mut timer => {
                     let next = self.time_left(peer, takes_body && !client.session.was_upgraded());
                     next.map(|next| timer.set(tokio::time::sleep(next)))
                 }
             };
-            match done {
-                // The response did not wait for the rest of the body.
-                Err(_) if is_answered => return Ok(()),
-                done => done?,
-            }
+            done?;
         }
     }
 
+    /// A piece of the request's body was sent. If not, no more is sent, but a response may still come, unless its upstream has had its time.
+    fn sent<E>(&mut self, sent: Result<io::Result<()>, E>) -> Result<(), Failure> {
+        let now = self.shared.clock.now();
+        (self.last_activity, self.upload_waits_since) = (now, now);
+        let broke = |error| Error::because(ErrorType::WriteError, "the body", error);
+        self.response.upload_error = match sent {
+            Ok(sent) => sent.map_err(broke).err(),
+            Err(_) if self.response.has_begun => Some(Error::new(ErrorType::WriteTimedout)),
+            Err(_) => return Err(Failure::Upstream(Error::new_up(ErrorType::WriteTimedout))),
+        };
+        Ok(())
+    }
+
     /// Keeps the connection for another request, if all of this one was sent.
-    async fn release(&self, mut up: HttpSession, peer: &HttpPeer) {
-        if self.response.upload_error.is_some() {
+    async fn release(&self, mut up: HttpSession, connection: &Connection, peer: &HttpPeer) {
+        let upload = &self.upload;
+        if !upload.is_over || upload.is_sending || self.response.upload_error.is_some() {
             return;
         }
         up.respect_keepalive();
-        if let Some(stream) = up.reuse().await {
+        if up.reuse().await.is_some() {
             let time = peer.options.idle_timeout.unwrap_or_default();
-            self.service.idle.put(peer.reuse_hash(), stream, time);
+            let idle = &self.service.idle;
+            idle.put(peer.reuse_hash(), connection.clone(), time);
         }
     }
 
@@ -196,7 +225,7 @@ impl Request<'_> {
             let too_slow = Failure::Refused(Refusal::BodyTooSlow);
             next = next.min(left(since, client_limit).ok_or(too_slow)?);
         }
-        if !self.response.is_read {
+        if !self.upload.is_sending {
             let silent = || Failure::Upstream(Error::new_up(ErrorType::ReadTimedout));
             next = next.min(left(self.last_activity, max_silence).ok_or_else(silent)?);
         }
@@ -321,8 +350,6 @@ impl Request<'_> {
         if self.fault.as_ref().is_some_and(|fault| fault.is_cut) {
             return Err(Failure::Injected);
         }
-        // The upstream's end of an upgraded connection is the end of both.
-        self.upload.is_over |= self.response.is_read && client.session.was_upgraded();
         Ok(())
     }
 

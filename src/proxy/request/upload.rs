@@ -4,16 +4,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::EXPECT;
-use pingora::protocols::http::v1::client::HttpSession;
+use pingora::ErrorType;
 use pingora::time::tokio_timeout as timeout;
-use pingora::{Error, ErrorType};
 
 use crate::client::exchange::Exchange;
 use crate::client::limits::Refusal;
 use crate::proxy::failure::Failure;
 use crate::request::prompt_blocks;
 
-use super::{Request, nanoseconds, unless_gone};
+use super::{Request, nanoseconds};
 
 /// The body of a request, as far as it was read.
 #[derive(Debug, Default)]
@@ -24,6 +23,8 @@ pub(super) struct Upload {
     waited: Duration,
     /// Whether all of it was read.
     pub(super) is_over: bool,
+    /// Whether a piece of it is being sent. No more is read until that is over.
+    pub(super) is_sending: bool,
 }
 
 /// How long the rest of a body is read that no server takes; routers send it with the head.
@@ -109,52 +110,9 @@ impl Request<'_> {
         }
         Ok(piece)
     }
-
-    /// Takes a piece of the request's body, and sends it on.
-    pub(super) async fn send_piece(
-        &mut self,
-        piece: Result<Option<Bytes>, Failure>,
-        client: &mut Exchange,
-        up: &mut HttpSession,
-    ) -> Result<(), Failure> {
-        let piece = self.take_piece(piece?, client)?;
-        if client.session.was_upgraded() {
-            up.maybe_upgrade_body_writer();
-            // The client's end of an upgraded connection is the end of both.
-            self.response.is_read |= self.upload.is_over;
-        }
-        self.send(client, up, &piece).await
-    }
-
-    /// Sends a piece of the body upstream, and its end once it is over. If that fails, no more is sent, but a response may be there,
-    /// or still come.
-    pub(super) async fn send(
-        &mut self,
-        client: &mut Exchange,
-        up: &mut HttpSession,
-        piece: &[u8],
-    ) -> Result<(), Failure> {
-        let sending = async {
-            // An empty chunk would end the body.
-            if !piece.is_empty() {
-                up.write_body(piece).await?;
-            }
-            if self.upload.is_over {
-                // Pingora has no time limit on this write.
-                let limit = up.write_timeout.unwrap_or(Duration::MAX);
-                let ended = timeout(limit, up.finish_body()).await;
-                ended.map_err(|_| Error::new(ErrorType::WriteTimedout))??;
-            }
-            Ok::<(), Box<Error>>(())
-        };
-        self.response.upload_error = unless_gone(client, sending).await?.err();
-        let now = self.shared.clock.now();
-        (self.last_activity, self.upload_waits_since) = (now, now);
-        Ok(())
-    }
 }
 
-/// Reads the next piece of the request's body; or, where that is over, waits until the client closes the stream.
+/// Reads the next piece of the request's body; or, where none is taken, waits until the client closes the stream.
 pub(super) async fn body_or_close(
     client: &mut Exchange,
     takes_body: bool,

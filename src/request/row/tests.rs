@@ -30,3 +30,19 @@ fn a_prompts_tokens_count_once_whichever_of_its_samples_came() {
         }
     }
 }
+
+/// `usage` is of the whole request: rows of several prompts have no share of it.
+#[test]
+fn the_prompt_tokens_of_a_response_are_its_rows_if_it_has_one_prompt() {
+    for (n, sequences, own) in [(1, 1, Some(9)), (2, 2, Some(9)), (1, 2, None), (2, 4, None)] {
+        let row = Sample::whole().with(|row| {
+            row.internal.n = n;
+            row.set_index(0, sequences);
+            row.actual_prompt_tokens = None;
+            row.internal.usage_prompt_tokens = Some(9);
+        });
+        let row = Row::ended(vec![row.open_row()]).remove(0);
+        assert_eq!(row.actual_prompt_tokens, own, "{sequences}");
+        assert_eq!(row.request_prompt_tokens, Some(9));
+    }
+}

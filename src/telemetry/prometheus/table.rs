@@ -176,6 +176,9 @@ metrics! {
         "Requests to paths that are not recorded.";
     broken_heads: IntCounter = "queuescope_broken_heads_total", &[];
         "Connections on which bytes came that made no request, or whose TLS handshake failed.";
+    connections_refused: IntCounter = "queuescope_connections_refused_total", &[];
+        "Connections beyond `max_connections`: answered 503, or reset under TLS. Nothing of them was read, so they have no row; \
+        streams of HTTP/2 beyond it have one.";
     faults_injected: IntCounter = "queuescope_faults_injected_total", &["kind", "worker"];
         "Faults that were injected on demand.";
     joins: IntCounter = "queuescope_joins_total", &["by"];

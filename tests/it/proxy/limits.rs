@@ -218,9 +218,19 @@ async fn who_sends_too_much_or_too_slowly_is_refused() {
         assert!(gets != "part" || seen[0].body.len() <= most);
         let received = server.received() + other.received();
         assert_eq!(received == 0, gets.is_empty(), "{who} {what}");
+        let mut closed = None;
+        if what == "expects" {
+            assert!(client.is_closed().await);
+            closed = Some(Clock::system().now().nanos());
+        }
         let row = front.only_row().await;
         assert_outcome(&row, outcome, error);
         assert_row(&row, &format!("status={status}"));
+        if let Some(closed) = closed {
+            // A second passed since the answer, which is no time of ours.
+            let ours = nanos(&row, "arrival_time") + nanos(&row, "overhead");
+            assert!(closed - ours > 900_000_000, "{row:?}");
+        }
         if status != "200" {
             // The rest of the body is waited for, so that the answer is not lost: that is none of the request.
             assert!(nanos(&row, "end_time") <= answered, "{row:?}");
@@ -342,7 +352,7 @@ async fn a_client_that_reads_on_steadily_gets_all() {
 async fn connections_beyond_the_limit_are_turned_away() {
     for who in ["front", "hop alone", "hop"] {
         let server = Upstream::ok().await;
-        let (_front, addr) = before(who, &[server.addr], "max_connections = 2").await;
+        let (front, addr) = before(who, &[server.addr], "max_connections = 2").await;
         let [mut stays, mut leaves] = [Client::connect(addr).await, Client::connect(addr).await];
         for client in [&mut stays, &mut leaves] {
             assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
@@ -357,6 +367,8 @@ async fn connections_beyond_the_limit_are_turned_away() {
         assert_eq!(response.json()["error"]["type"], "overloaded");
         assert_eq!(response.header("retry-after").unwrap(), "1");
         assert!(outside.is_closed().await);
+        let refused = front.counter("queuescope_connections_refused_total ");
+        assert_eq!(refused, 1, "{who}");
         // Those inside go on, and who leaves makes room.
         drop(leaves);
         assert_eq!(stays.ask("/generate", "", b"{}").await.status(), 200);
