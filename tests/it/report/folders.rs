@@ -50,7 +50,9 @@ fn said(folder: &Path, asked: &str) -> String {
     };
     let made = args.output_dir.filter(|dir| dir.is_dir());
     let made = made.map(|dir| contents(&dir)).unwrap_or_default();
-    (said + &made).replace(&format!("{}/", folder.display()), "")
+    let folder = folder.to_str().unwrap();
+    let said = (said + &made).replace(&format!("{folder}/"), "");
+    said.replace(folder, ".")
 }
 
 /// The files of a folder that was made: their names, all cells of their rows, and figures.
