@@ -233,6 +233,17 @@ fn a_gzip_file_is_read_up_to_where_it_is_cut_off() {
 }
 
 #[test]
+fn a_summary_without_rows_is_shown_with_what_it_tells() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), RUN, r#"{"state": "done"}"#);
+    write(folder.path(), SUMMARY, r#"{"scheduled": 40}"#);
+    let loaded = load(&[folder.path().to_owned()]).unwrap();
+    let summary = &Report::of(&loaded).to_json()["runs"][0]["summary"];
+    let both = [&summary["requests"], &summary["scheduled"]];
+    assert_eq!(both, [&Value::Null, &json!(40)]);
+}
+
+#[test]
 fn the_current_folder_has_a_name() {
     assert_ne!(name_of(Path::new("")), "");
 }
