@@ -126,7 +126,7 @@ fn rows_of_many_chunks_are_in_order() {
 #[test]
 fn stages_are_those_of_the_whole_row() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-    for name in ["rows.csv", "golden/report/h200.csv"] {
+    for name in ["rows.csv", "report/run/run/requests.csv"] {
         let mut table = Table::read(&data.join(name));
         let none = Row::default();
         for has_derived in [true, false] {
@@ -159,140 +159,6 @@ impl Files {
     fn with(&self, name: &str, text: &str) -> PathBuf {
         std::fs::write(self.path(name), text).unwrap();
         self.path(name)
-    }
-
-    /// The notes of a join, and its rows.
-    fn joined(&self, files: &[PathBuf], out: &str) -> (Vec<String>, Table) {
-        let notes = join::join(files, &self.path(out)).unwrap();
-        (notes, Table::read(&self.path(out)))
-    }
-}
-
-#[test]
-fn columns_missing_in_older_files_stay_empty_in_a_join() {
-    let files = Files::new();
-    let hop = "req_id,arrival_time,router_send_time,outcome,status,seen_by\n\
-        x-1,1795000000.1,1795000000.1,ok,200,hop\n";
-    let hop = files.with("hop.csv", hop);
-    let newer = "req_id,arrival_time,first_token_time,tpot,actual_prompt_tokens,actual_output_tokens,outcome,status,seen_by";
-    let row = "x-1,1795000000,1795000001,0.5,8,3,ok,200,front";
-    for (last, last_token) in [
-        (["", ""], None),
-        ([",last_token_time", ",1795000002"], Some(2.0)),
-    ] {
-        let front = format!("{newer}{}\n{row}{}\n", last[0], last[1]);
-        let front = files.with("front.csv", &front);
-        let out = format!("{}.csv", last[0].len());
-        let (_, joined) = files.joined(&[front, hop.clone()], &out);
-        assert_eq!(joined.number(ColumnId::queue_time_in_router, 0), None);
-        assert_eq!(joined.text(ColumnId::seen_by, 0), "front");
-        assert_eq!(joined.number(ColumnId::last_token_time, 0), last_token);
-        assert!(!joined.has(ColumnId::request_prompt_tokens));
-    }
-}
-
-/// The hop's clock is 2 s behind, its server's 0.5 s ahead of the hop's; of one request's two attempts the first failed.
-#[test]
-fn hops_with_another_clock_are_joined_on_the_clock_of_their_front() {
-    let files = Files::new();
-    let times = |at: f64, after: &[f64]| -> String {
-        let time = |after: &f64| format!(",{:.9}", at + after);
-        after.iter().map(time).collect()
-    };
-    let mut front = "req_id,arrival_time,forwarded_time,response_head_time,first_token_time,finish_time,end_time,\
-        outcome,status,attempts,span_id,seen_by\n"
-        .to_owned();
-    let mut hop = "req_id,arrival_time,router_send_time,response_head_time,first_token_time,finish_time,end_time,\
-        queue_time_start,queue_time_end,outcome,status,worker,host,elapsed,clock_state,clock_offset,clock_offset_error,process,parent_span_id,seen_by\n"
-        .to_owned();
-    // The router passes on no span, begins spans of its own, and has an id of its own.
-    for (n, id, span) in [
-        (0, "j-0", ""),
-        (1, "j-1", "00000000000000ff"),
-        (2, "r-2", "0000000000000002"),
-    ] {
-        let at = 1_795_000_000.0 + f64::from(n);
-        let front_times = times(at, &[0.0, 0.01, 0.27, 0.5, 0.9, 0.9]);
-        front += &format!("j-{n}{front_times},ok,200,1,{n:016x},front\n");
-        let at = at - 2.0;
-        if n == 1 {
-            let failed = times(at, &[0.015, 0.015]);
-            hop += &format!(
-                "{id}{failed},,,,,,,server_error,500,w2,10.0.0.2:1,0.01,,,,h1,{span},hop\n"
-            );
-        }
-        let hop_times = times(at, &[0.03, 0.03, 0.25, 0.45, 0.85, 0.85, 0.05, 0.1]);
-        hop +=
-            &format!("{id}{hop_times},ok,200,w1,10.0.0.1:1,0.82,offset,0.5,0.001,h1,{span},hop\n");
-    }
-    let given = [files.with("front.csv", &front), files.with("hop.csv", &hop)];
-    let (notes, table) = files.joined(&given, "out.csv");
-    assert_eq!(notes, ["4 of 4 attempts joined to 3 of 3 requests"]);
-    for row in 0..3 {
-        for (column, expected) in [
-            // The error is half of the 40 ms that both directions took.
-            (ColumnId::hop_clock_offset, -2.0),
-            (ColumnId::hop_clock_offset_error, 0.02),
-            (ColumnId::clock_offset, -1.5),
-            (ColumnId::clock_offset_error, 0.021),
-            (ColumnId::queue_time_in_router, 0.03),
-            (ColumnId::server_latency, 0.87),
-            (ColumnId::total_latency, 0.9),
-            (ColumnId::pure_queue_time, 0.05),
-        ] {
-            let value = table.number(column, row).unwrap_or(f64::NAN);
-            assert!((value - expected).abs() < 1e-3, "{column:?}: {value}");
-        }
-        let at = |column| table.integer(column, row).unwrap();
-        let waited = at(ColumnId::queue_time_start) - at(ColumnId::arrival_time);
-        assert!((waited - NANOS / 20).abs() < NANOS / 1000, "{waited}");
-        let failed = "10.0.0.2:1 server_error 500 after 0.010000 s";
-        let (attempts, failed) = if row == 1 { (2.0, failed) } else { (1.0, "") };
-        assert_eq!(table.number(ColumnId::attempts, row), Some(attempts));
-        assert_eq!(table.text(ColumnId::failed_attempts, row), failed);
-        let answered = [ColumnId::host, ColumnId::worker].map(|column| table.text(column, row));
-        assert_eq!(answered, ["10.0.0.1:1", "w1"]);
-    }
-}
-
-#[test]
-fn attempts_are_counted_once_with_those_without_a_request() {
-    let files = Files::new();
-    let file = |name: &str, requests: &[(&str, &str)], side: &str| {
-        let row = |(id, span): &(&str, &str)| format!("{id},1795000000.1,ok,200,{span},{side}\n");
-        let rows: String = requests.iter().map(row).collect();
-        let head = "req_id,arrival_time,outcome,status,span_id,seen_by";
-        files.with(name, &format!("{head}\n{rows}"))
-    };
-    let front = file(
-        "front.csv",
-        &[("w-1", ""), ("x-1", ""), ("x-2", "")],
-        "front",
-    );
-    let hop = file(
-        "hop.csv",
-        &[("x-1", "00000000000000a1"), ("z-1", "")],
-        "hop",
-    );
-    let copy = file("copy.csv", &[("x-1", "00000000000000a1")], "hop");
-    let other = file("other.csv", &[("y-1", ""), ("y-2", "")], "hop");
-    let none = file("none.csv", &[], "hop");
-    // Rotated files are always read.
-    let older = file("hop.csv.20261120T144800Z", &[("x-2", "")], "hop");
-    let twice = "; 1 rows of hops were given twice, and count once";
-    for (hops, attempts, unmatched, more) in [
-        (&[&other, &hop, &none][..], 5, 3, ""),
-        // A file named twice, as by a shell pattern, is read once.
-        (&[&hop, &older, &hop], 3, 1, ""),
-        (&[&hop, &copy], 3, 1, twice),
-    ] {
-        let given = [&front].into_iter().chain(hops.iter().copied());
-        let given: Vec<PathBuf> = given.cloned().collect();
-        let (notes, table) = files.joined(&given, &format!("{}.csv", attempts + more.len()));
-        let rest = format!("the front has no request for the other {unmatched}{more}");
-        let note = format!("2 of {attempts} attempts joined to 2 of 3 requests: {rest}");
-        assert_eq!(notes, [note]);
-        assert!(!table.has(ColumnId::failed_attempts));
     }
 }
 

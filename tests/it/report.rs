@@ -1,6 +1,7 @@
 //! `queuescope probe` against simulated servers, proxies and the binary itself.
 
 mod command;
+mod folders;
 mod golden;
 
 use std::net::SocketAddr;

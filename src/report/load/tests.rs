@@ -10,9 +10,9 @@ pub use crate::report::findings::RunReport;
 pub use crate::report::reader::{Loaded, Run};
 pub use crate::report::sample::{Sample, at, ms};
 use crate::report::sanitize::sanitize;
+use crate::request::ENGINE;
 pub use crate::request::csv;
 pub use crate::request::{ColumnId, GIVEN_UP, Moment, Outcome, Row};
-use crate::request::{ENGINE, FailedAttempt};
 pub use crate::table::Table;
 pub use crate::table::window::Window;
 
@@ -46,33 +46,6 @@ fn four() -> Vec<Row> {
         slower.at(Moment::Finish, 1600).open_row(),
         failed.open_row(),
     ]
-}
-
-#[test]
-fn failed_attempts_are_counted_by_server_outcome_and_status() {
-    let failed = |hosts: &[&str]| {
-        let failed = hosts.iter().map(|host| FailedAttempt {
-            host: (*host).into(),
-            outcome: Some(Outcome::Rejected),
-            status: Some(503),
-            nanos: None,
-        });
-        Some(failed.collect())
-    };
-    let mut records = four();
-    (records[0].attempts, records[1].attempts) = (Some(3), Some(2));
-    records[0].failed_attempts = failed(&["a:1", "b:1"]);
-    records[1].failed_attempts = failed(&["b:1"]);
-    let json = json_of(&records, &run());
-    assert_figures(&json, [("/attempts", 5.0), ("/retried_requests", 2.0)]);
-    let of = |host: &str, count| json!({ "host": host, "outcome": "rejected", "status": 503, "count": count });
-    assert_eq!(json["failed_attempts"], json!([of("b:1", 2), of("a:1", 1)]));
-    // The last never reached its server: the hop before it reports its own name.
-    records[2].worker = Some("server-2".to_owned());
-    records[3].host = None;
-    records[3].failed_attempts = failed(&["server-2"]);
-    let json = json_of(&records, &run());
-    assert_near(&json, "/hosts/127.0.0.1:30001/failed", 1.0);
 }
 
 /// Text with single spaces, as the width of columns varies.
@@ -432,20 +405,6 @@ fn a_failed_request_waited_at_least_until_its_end() {
 }
 
 #[test]
-fn a_request_is_in_the_window_or_left_out_also_if_it_was_never_sent() {
-    let sent = |at| format!("req_id=a{at}, outcome=ok, scheduled_time={at}, sent_time={at}");
-    let unsent = |at| format!("req_id=b{at}, outcome=connect_error, scheduled_time={at}");
-    let table = Table::of_lines([unsent(1), sent(5), unsent(6), sent(9), unsent(9)]);
-    let window = Window::choose(&arrived_or_due(&table), 10.0, 2.0, 1.0);
-    assert_eq!((window.left_out_first, window.left_out_last), (1, 2));
-    let started = Stamp::EPOCH;
-    let facts = RunFacts { started, ..run() };
-    let summary = Summary::of_table(&table, &facts, Some(window));
-    let requests = (summary.all.counts.requests, summary.whole.requests);
-    assert_eq!(requests, (2, 5));
-}
-
-#[test]
 fn requests_that_ended_before_the_window_are_not_unknown_in_it() {
     let silent = |start| {
         let sample = cut(Sample::starting(start), Moment::WorkerArrival, start + 500);
@@ -464,20 +423,6 @@ fn requests_that_ended_before_the_window_are_not_unknown_in_it() {
     assert_eq!(over_time.missing, [0, 1, 1, 1]);
     let [.., unknown] = over_time.series;
     assert!((unknown.unwrap().mean - 0.3).abs() < 1e-9);
-}
-
-#[test]
-fn times_without_an_end_or_too_far_apart_give_no_figure() {
-    let nulls = |lines: &[&str], keys: &str| {
-        let summary = Summary::of_table(&Table::of_lines(lines), &run(), None);
-        let json = summary.to_json();
-        let is_null = |key: &str| json[key].is_null();
-        assert!(keys.split(' ').all(is_null), "{json}");
-    };
-    let endless = "req_id=a, outcome=ok, arrival_time=1";
-    nulls(&[endless], "mean_concurrency");
-    let far = ["-9.2e9", "9.2e9"].map(|at| format!("arrival_time={at}, scheduled_time={at}"));
-    nulls(&[&far[0], &far[1]], "schedule_rate achieved_rate");
 }
 
 #[test]
@@ -503,23 +448,6 @@ fn a_stage_is_averaged_over_the_requests_that_measured_it() {
     // A client without stalls counts as measured.
     let stall = parts.find(|part| part["stage"] == "client_stall");
     assert_figures(stall.unwrap(), [("/share", 0.05), ("/mean", 0.025)]);
-}
-
-#[test]
-fn a_server_that_got_no_request_has_figures_if_rows_name_servers() {
-    let hosts = |lines: &[&str]| {
-        let servers = ["p:1", "q:1", "d:1", "i:1"].map(|host| ("", host));
-        let run = Run::of_lines(lines).at_servers(&servers);
-        let hosts = Summary::of_run(&run).hosts.into_iter();
-        let hosts = hosts.map(|(host, of)| format!("{host} {}", of.counts.requests));
-        hosts.collect::<Vec<_>>()
-    };
-    let pair = "host=d:1, prefill_host=p:1, outcome=ok, arrival_time=1";
-    assert_eq!(hosts(&[pair]), ["d:1 1", "i:1 0", "q:1 0"]);
-    // One that failed all its requests is named by their attempts.
-    let failed = "failed_attempts=i:1 connect_error 0 0.001, outcome=connect_error, arrival_time=2";
-    assert_eq!(hosts(&[pair, failed]), ["d:1 1", "i:1 1", "q:1 0"]);
-    assert_eq!(hosts(&["outcome=ok, arrival_time=1"]), [""; 0]);
 }
 
 /// Of many servers not all have figures: who has none was not idle.

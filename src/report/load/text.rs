@@ -105,7 +105,7 @@ impl Summary {
             format!(
                 "note: {unknown} of {} ok requests are in no token figure: the server did not report how many (streams of \
                  the OpenAI endpoints have it with `\"stream_options\": {{\"include_usage\": true}}`), or impossible numbers",
-                counts.ok()
+                self.all.completed
             )
         });
         let all = [

@@ -2,7 +2,6 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::clock::Stamp;
-use crate::report::files::RunRef;
 use crate::report::load::tests::*;
 use crate::report::page;
 use crate::report::render::to_text;
@@ -70,7 +69,7 @@ impl FaultRow {
 }
 
 /// A file of rows.
-pub(in crate::report) fn rows(records: &[Row], base: Stamp) -> Vec<u8> {
+fn rows(records: &[Row], base: Stamp) -> Vec<u8> {
     let mut rows = Vec::new();
     csv::header(&mut rows);
     let records = records.iter();
@@ -110,15 +109,14 @@ fn read(given: PathBuf) -> Run {
     load(&[given]).unwrap().runs.remove(0)
 }
 
-fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
-    let lines = bytes.split_inclusive(|byte| *byte == b'\n');
-    lines.map(<[u8]>::to_vec).collect()
-}
-
 #[test]
 fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
     let folder = tempfile::tempdir().unwrap();
-    let mut lines = lines(&of_run(12));
+    let whole = of_run(12);
+    let mut lines: Vec<Vec<u8>> = whole
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(<[u8]>::to_vec)
+        .collect();
     let text = |line: &[u8]| String::from_utf8(line.to_vec()).unwrap();
     lines[2] = text(&lines[2]).replace(",0.101000000,", ",soon,").into();
     lines[4] = b"qs-3,True\n".to_vec();
@@ -147,15 +145,9 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
     ] {
         assert_says(&run.notes[0], expected);
     }
-    // Of many only the first are named.
-    let head = "req_id,arrival_time,outcome\na,1,ok\n";
-    let unknown = format!("{head}b,2,great\n");
-    assert_told(unknown, "outcome \"great\" is unknown to this version");
-    let twice = format!("{head}a,2,ok\n,3,ok\n,4,ok\n");
-    assert_told(
-        twice,
-        "requests with the id of one before them, all of which count: 1",
-    );
+    let binary = load(&[write(folder.path(), "b.csv", b"\xff\xfe\x00")]);
+    let refused = binary.unwrap_err().to_string();
+    assert_says(&refused, "its first line is not text in UTF-8");
 }
 
 /// Whoever wrote them.
@@ -183,36 +175,8 @@ fn numbers_of_any_size_end_no_report() {
     }
 }
 
-#[test]
-fn a_file_that_another_program_saved_anew_is_read_with_its_booleans_and_without_its_columns() {
-    let folder = tempfile::tempdir().unwrap();
-    let text = "\u{feff}req_id,mood,arrival_time,success,stream\r\n\
-        a,good,1.5,TRUE,true\r\nb,,2,false,False\r\n\r\nc,,3,True,\r\nd,,4,yes,True\r\n";
-    let run = read(write(folder.path(), "saved.csv", text));
-    let told = [
-        "1 of 4 rows cannot be read and are left out: saved.csv line 6: success \"yes\" is neither True nor False",
-        "columns that this version does not know are left out: mood",
-    ];
-    assert_eq!(run.notes, told);
-    assert_eq!(arrivals(&run), [1.5, 2.0, 3.0]);
-    let bools = [ColumnId::success, ColumnId::stream];
-    let bools = [0, 1, 2].map(|row| bools.map(|of| run.table.text(of, row)));
-    assert_eq!(bools, [["True", "True"], ["False", "False"], ["True", ""]]);
-    let are_ok = [0, 1, 2].map(|row| run.table.is_ok(row));
-    assert_eq!(are_ok, [true, false, true]);
-}
-
 /// What is said of a file of rows, or why it is refused.
 #[track_caller]
-fn assert_told(bytes: impl AsRef<[u8]>, expected: &str) {
-    let folder = tempfile::tempdir().unwrap();
-    let told = match load(&[write(folder.path(), "p.csv", bytes)]) {
-        Ok(loaded) => loaded.runs[0].notes.join("\n"),
-        Err(error) => error.to_string(),
-    };
-    assert_says(&told, expected);
-}
-
 #[test]
 fn a_gzip_file_is_read_up_to_where_it_is_cut_off() {
     let folder = tempfile::tempdir().unwrap();
@@ -269,193 +233,19 @@ fn a_gzip_file_is_read_up_to_where_it_is_cut_off() {
 }
 
 #[test]
-fn a_file_without_rows_is_refused() {
+fn a_summary_without_rows_is_shown_with_what_it_tells() {
     let folder = tempfile::tempdir().unwrap();
-    for (bytes, expected) in [
-        (&b""[..], "the file is empty"),
-        (b"{\"a\": 1}\n", "has no column req_id"),
-        (b"\xff\xfe\x00", "its first line is not text in UTF-8"),
-        (b"req_id,success,arrival\n", "has no column arrival_time"),
-        (b"req_id,arrival_time,ttft\n", "has no column outcome"),
-        (
-            b"req_id,arrival_time,success,host,host\n",
-            "names host twice",
-        ),
-    ] {
-        assert_told(bytes, expected);
-    }
-    let bare = write(folder.path(), "bare.csv", "req_id,arrival_time,success\n");
-    let refused = load(&[bare]).unwrap_err().to_string();
-    assert!(
-        refused.ends_with("below the names of its columns"),
-        "{refused}"
-    );
-    let empty = folder.path().join("empty");
-    std::fs::create_dir(&empty).unwrap();
-    for (name, expected) in [
-        ("absent", "absent: No such file"),
-        ("empty", "it has no requests.csv"),
-    ] {
-        let none = load(&[folder.path().join(name)]).unwrap_err();
-        assert_says(&none.to_string(), expected);
-    }
-}
-
-#[test]
-fn a_folder_that_lacks_a_file_says_so_and_is_not_taken_for_cut_short() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("run");
-    write(&dir, "requests.csv.gz", packed(&of_run(40)));
-    let file = serde_json::to_string(&RunFile::default()).unwrap();
-    write(&dir, RUN, file);
-    write(&dir, SUMMARY, r#"{"scheduled": 40}"#);
-    let run = read(dir.clone());
-    assert_eq!((run.table.len(), run.is_partial), (40, false));
-    assert_eq!(run.notes, [""; 0]);
-    // Without its summary there is nobody's judgement of it.
-    std::fs::remove_file(dir.join(SUMMARY)).unwrap();
-    let unjudged =
-        "summary.json is missing: there is no verdict on it, and figures are of the whole run";
-    assert_says(&read(dir.clone()).notes[0], unjudged);
-    // Rows that `--join` put together are no generator's.
-    std::fs::rename(dir.join(RUN), folder.path().join(RUN)).unwrap();
-    assert_eq!(read(dir.clone()).notes, [""; 0]);
-    std::fs::rename(folder.path().join(RUN), dir.join(RUN)).unwrap();
-    // What is cut counts as missing.
-    let whole = std::fs::read(dir.join(RUN)).unwrap();
-    for name in [SUMMARY, RUN] {
-        write(&dir, name, "");
-        let run = read(dir.clone());
-        assert_eq!((run.table.len(), run.is_partial), (40, false), "{name}");
-        let told = format!("{name} cannot be read and is left out: EOF");
-        assert_says(&run.notes.join("\n"), &told);
-    }
-    write(&dir, RUN, whole);
-    // Its summary alone is that of a whole run.
-    write(&dir, SUMMARY, r#"{"scheduled": 40}"#);
-    std::fs::remove_file(dir.join("requests.csv.gz")).unwrap();
-    let run = read(dir.clone());
-    assert_eq!((run.table.len(), run.is_partial), (0, false));
-    assert_says(&run.notes[0], "requests.csv is missing");
-    let loaded = Loaded::of(vec![run.clone(), run]);
-    let report = crate::report::Report::of(&loaded);
-    let text = crate::report::render::to_text(&report, None);
-    let row = text.lines().nth(1).unwrap();
-    assert_eq!(row.matches(" - ").count(), 8, "{text}");
-    assert!(!report.to_csv().contains("success_rate"));
-    let summary = &report.to_json()["runs"][0]["summary"];
+    write(folder.path(), RUN, r#"{"state": "done"}"#);
+    write(folder.path(), SUMMARY, r#"{"scheduled": 40}"#);
+    let loaded = load(&[folder.path().to_owned()]).unwrap();
+    let summary = &Report::of(&loaded).to_json()["runs"][0]["summary"];
     let both = [&summary["requests"], &summary["scheduled"]];
     assert_eq!(both, [&Value::Null, &json!(40)]);
-    // A run that failed before its first request has neither.
-    std::fs::remove_file(dir.join(SUMMARY)).unwrap();
-    assert_says(&read(dir).notes[0], "unfinished: 0 requests had ended");
-}
-
-/// A run that was killed has the window that was asked for.
-#[test]
-fn a_killed_run_keeps_its_window() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("run");
-    write(&dir, PARTIAL, of_run(100));
-    for (first, last, left) in [("2", "1.5", 65), ("0", "0", 100), ("20", "0", 100)] {
-        let edges = json!({ "leave_out_first": first, "leave_out_last": last });
-        write(&dir, BEGUN, json!({ "config": edges }).to_string());
-        let run = read(dir.clone());
-        assert_eq!(run.counted().count(), left, "{:?}", run.window());
-        assert_eq!(Summary::of_run(&run).all.counts.requests, left as u64);
-        let is_told = run
-            .notes
-            .iter()
-            .any(|note| note.contains("none would be left"));
-        assert_eq!(is_told, first == "20", "{:?}", run.notes);
-    }
 }
 
 #[test]
-fn times_of_different_bases_are_never_put_together() {
-    let folder = tempfile::tempdir().unwrap();
-    let (run, epoch) = (of_run(2), rows(&records(2), Stamp::EPOCH));
-    let a = write(folder.path(), "a.csv", &run);
-    let b = write(folder.path(), "b.csv", &epoch);
-    let error = rows::read(&[a, b], None, &[]).unwrap_err().to_string();
-    let expected = "b.csv: its times count from the Unix epoch, those of ";
-    assert_says(&error, expected);
-    // Rows of another base within a file count as broken.
-    let mixed = [run, lines(&epoch).remove(1)].concat();
-    let broken =
-        "line 4: arrival_time \"1795000000.002000000\" is no time like those of rows before it";
-    let broken = format!("1 of 3 rows cannot be read and are left out: p.csv {broken}");
-    assert_told(mixed, &broken);
-}
-
-#[test]
-fn files_that_were_rotated_away_are_read_with_the_last() {
-    let folder = tempfile::tempdir().unwrap();
-    let all = lines(&rows(&records(5), Stamp::EPOCH));
-    let part = |from: usize, to: usize| [all[0].clone(), all[from..to].concat()].concat();
-    let path = write(folder.path(), "p.csv", part(5, 6));
-    let older = write(folder.path(), "p.csv.20261120T144800Z", part(1, 3));
-    write(folder.path(), "p.csv.20261120T144800Z.1", part(3, 4));
-    write(folder.path(), "p.csv.20261120T144800Z.10", part(4, 5));
-    write(folder.path(), "p.csv.20261120T144800Z.2", "");
-    let others = "bak 1 20261120T144800Z.gz 20261120T144800Z.0 20261120144800 20261120T14480xZ";
-    for end in others.split(' ') {
-        write(folder.path(), &format!("p.csv.{end}"), "no rows");
-    }
-    write(folder.path(), "other.csv.20261120T144800Z", "no rows");
-    let run = read(path.clone());
-    assert_eq!(arrivals(&run), [0.002, 0.102, 0.202, 0.302, 0.402]);
-    // A file that is given twice is read once.
-    for (given, rows) in [
-        (&[&path, &older, &path][..], 5),
-        (&[&older, &path], 5),
-        (&[&older], 2),
-    ] {
-        let given: Vec<PathBuf> = given.iter().copied().cloned().collect();
-        let runs = load(&given).unwrap().runs;
-        assert_eq!(runs.len(), 1, "{given:?}");
-        assert_eq!(runs[0].table.len(), rows, "{given:?}");
-    }
-    // Also in the current folder.
+fn the_current_folder_has_a_name() {
     assert_ne!(name_of(Path::new("")), "");
-}
-
-#[test]
-fn an_experiment_has_its_runs_that_have_begun() {
-    let folder = tempfile::tempdir().unwrap();
-    let known = [("01", "a"), ("01-r2", "a"), ("02", "b"), ("03", "c")];
-    let known = known.map(|(dir, policy)| RunRef {
-        dir: format!("runs/{dir}"),
-        label: format!("policy={policy}"),
-        ..RunRef::default()
-    });
-    let experiment = ExperimentFile {
-        runs: known.into(),
-        ..ExperimentFile::default()
-    };
-    let text = serde_json::to_string(&experiment).unwrap();
-    write(folder.path(), EXPERIMENT, text);
-    for dir in ["runs/01", "runs/01-r2"] {
-        write(&folder.path().join(dir), "requests.csv", of_run(2));
-    }
-    write(&folder.path().join("runs/02"), "requests.partial.csv", "");
-    let loaded = load(&[folder.path().to_owned()]).unwrap();
-    assert_eq!(loaded.experiment.as_ref(), Some(&experiment));
-    let names: Vec<&str> = loaded.runs.iter().map(|run| run.name.as_str()).collect();
-    // The third has a file without rows, the fourth was not begun.
-    let root = folder.path().display();
-    let expected = [
-        format!("policy=a ({root}/runs/01)"),
-        format!("policy=a ({root}/runs/01-r2)"),
-        "policy=b".to_owned(),
-    ];
-    assert_eq!(names, expected);
-    assert!(loaded.runs[2].notes[0].contains("the file is empty"));
-    // Two experiments.
-    let other = folder.path().join("other/runs/01");
-    write(&other, "requests.csv", of_run(2));
-    let loaded = load(&[folder.path().join("runs/01"), other]).unwrap();
-    assert_eq!(loaded.runs[1].name, format!("01 ({root}/other/runs/01)"));
 }
 
 /// Times of the epoch count from the run's start, if that is known and a time of the epoch, else from the second of the first.

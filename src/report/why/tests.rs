@@ -96,7 +96,7 @@ fn causes_that_are_stages_have_their_names() {
 #[test]
 fn parts_add_up_to_the_whole_in_every_file_of_rows() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-    let made = ["rows.csv", "golden/report/h200.csv"].map(|name| data.join(name));
+    let made = ["rows.csv", "report/run/run/requests.csv"].map(|name| data.join(name));
     let folders =
         ["h200/rows", "h200/full"].map(|name| std::fs::read_dir(data.join(name)).unwrap());
     let real: Vec<_> = folders
@@ -134,41 +134,6 @@ fn parts_add_up_to_the_whole_in_every_file_of_rows() {
         let least = if is_long { 0.6 } else { 0.95 };
         assert!(share >= least, "{name}: {share}");
     }
-}
-
-/// Four requests ran at once on this server. Later two run while one waits, and another of unknown times is there.
-#[test]
-fn where_a_request_without_times_was_others_are_not_blamed() {
-    let run = |clock: &str, untimed: Option<&str>| {
-        let row = |(queued, started, ended)| {
-            format!(
-                "host=a:1, clock_state={clock}, clock_offset=100, queue_time_start={queued}, queue_time_end={started}, \
-                pure_queue_time={}, finish_time={ended}, server_finish_time={ended}",
-                started - queued
-            )
-        };
-        let later = [(5, 5, 9), (5, 5, 9), (5, 8, 9)];
-        let rows = [(0, 0, 4); 4].into_iter().chain(later).map(row);
-        let untimed = untimed.map(|cells| format!("forwarded_time=6, end_time=8.5, {cells}"));
-        let why = WaitReport::of(&Run::of_lines(rows.chain(untimed)));
-        let [others, unknown] =
-            [Cause::NotSeen, Cause::Unknown].map(|of| seconds(why.causes.of(of)));
-        (others, unknown, why.untimed, why.unattributed_s)
-    };
-    assert_eq!(run("offset", None), (3.0, 0.0, 0, 3.0));
-    for (untimed, expected) in [
-        // It was at this server; at an unknown one; or ended at an unknown time.
-        ("host=a:1", (1.0, 2.0, 1, 3.0)),
-        ("host=", (1.0, 2.0, 1, 3.0)),
-        ("host=a:1, unread=background", (1.0, 2.0, 1, 3.0)),
-        // It was at another server, or at none.
-        ("host=b:1", (3.0, 0.0, 1, 3.0)),
-        ("host=a:1, ended_in=proxy", (3.0, 0.0, 0, 3.0)),
-    ] {
-        assert_eq!(run("offset", Some(untimed)), expected, "{untimed}");
-    }
-    let far = "nor how far the clock is";
-    assert_eq!(run("raw", Some("host=a:1")), (0.0, 3.0, 1, 3.0), "{far}");
 }
 
 /// A server's own clock tells neither when a wait began on the run's, nor what the run's files have of that time.
