@@ -1,6 +1,5 @@
 mod laws;
 mod memory;
-mod prefilled;
 
 use super::EventKind::{Admitted, Arrived, Queued, Rejected, Reserved, Retracted, Token};
 use super::*;
@@ -76,6 +75,12 @@ fn happens(engine: &mut Engine, told: &str) -> String {
         let numbers = words.iter().filter_map(|word| word.parse().ok());
         match (words[0], &numbers.collect::<Vec<i64>>()[..]) {
             ("until", [at]) => happened.push(events_until(engine, *at)),
+            ("load", []) => {
+                let load = engine.load();
+                let (run, wait, unreserved) = (load.running, load.waiting, load.unreserved);
+                let (moving, tokens) = (load.in_transfer, load.used_tokens);
+                happened.push(format!("({run} run, {wait} wait, {unreserved} unreserved, {moving} in transfer, {tokens} tokens)"));
+            }
             ("arrive", [id, at]) => engine.arrive(*id as u64, ms(*at)),
             ("abort", [id, at]) => {
                 let is_aborted = engine.abort(*id as u64, ms(*at));
@@ -92,41 +97,55 @@ fn happens(engine: &mut Engine, told: &str) -> String {
     happened.join(", ")
 }
 
-/// Compares with what was computed by hand.
-fn assert_happens(profile: Profile, told: &str, all: &str) {
-    let mut engine = Engine::new(profile, ms(0));
-    assert_eq!(happens(&mut engine, told), all, "{told}");
-    assert_eq!(engine.next_event_at(), None, "{told}");
-    let load = engine.load();
-    assert_eq!((load.running, load.waiting, load.used_tokens), (0, 0, 0));
+/// Sets what a case names of an engine's limits and times.
+fn set(profile: &mut Profile, name: &str, value: f64) {
+    match name {
+        "slots" => profile.max_running_requests = value as usize,
+        "memory" => profile.max_total_tokens = value as u64,
+        "chunk" => profile.chunked_prefill_size = value as i64,
+        "overlap" => profile.disable_overlap_schedule = value == 0.0,
+        "floor" => profile.prefill_floor_ms = value,
+        "launch" => profile.decode_launch_ms = value,
+        "share" => profile.gpu_share = value,
+        _ => panic!("{name}"),
+    }
 }
 
-/// How many slots there are, what the engine is told, and what happens.
-const BY_HAND: &str = "\
-4 | 7 5+3 at 100 | 7 new 100, 7 token 105, 7 token 117, 7 last 129
-1 | 1 5+0 at 0 | 1 new 0, 1 last 5
-1 | 1 5+1 at 0 | 1 new 0, 1 last 5
-4 | 1 5+2 at 0, 2 3+2 at 0 | 1 new 0, 2 new 0, 1 token 8, 2 token 8, 1 last 22, 2 last 22
-4 | 1 5+3 at 0, 2 4+1 at 9 | 1 new 0, 1 token 5, 1 token 17, 2 new 17, 2 last 21, 1 last 33
-4 | 1 1500+1 at 0, 2 600+1 at 0, 3 400+1 at 0, 4 1+1 at 0 | 1 new 0, 1 last 1500, 2 new 1500, 3 new 1500, \
-2 last 2500, 3 last 2500, 4 new 2500, 4 last 2501
-2 | until 100, 1 1+1 at 5 | 1 new 100, 1 last 101
-1 | 1 5+1 at 0, 2 5+1 at 0, 3 5+1 at 0, abort 2 at 1, abort 2 at 1, until 100, abort 3 at 100 | \
-2 over, 1 new 0, 2 aborted 1, 1 last 5, 3 new 5, 3 last 10, 3 over
-1 | 1 5+100 at 0, 2 5+1 at 0, abort 1 at 20 | 1 new 0, 1 token 5, 1 token 17, 1 aborted 20, 2 new 29, 2 last 34
-1 | 3 10+5 at 2000, abort 3 at 2004, 4 1+1 at 2005 | 3 new 2000, 3 aborted 2004, 4 new 2010, 4 last 2011";
-
-/// A request takes its prefill and a step a further token; one token ends with the prefill. Requests that arrive at the same time are
-/// prefilled together and slow each other in decode. A new one is prefilled at the end of the step: that of 1 runs from 5 to 17, 2 arrives
-/// at 9. A batch keeps to its limit of tokens; a longer prompt is a batch of its own. Nothing starts earlier than the last advance. An abort
-/// in the queue frees the place for the next, one in a step the slot at its end: decode's from 17 to 29, prefill's from 2000 to 2010.
 #[test]
-fn steps_are_shared_and_slots_freed_as_computed_by_hand() {
-    for line in BY_HAND.lines() {
-        let [slots, told, all] = line.split(" | ").collect::<Vec<_>>()[..] else {
-            panic!("{line}");
-        };
-        assert_happens(bare(slots.parse().unwrap()), told, all);
+fn what_happens_was_computed_by_hand() {
+    let text = std::fs::read_to_string("tests/data/sim/engine.txt").unwrap();
+    let mut lines = text
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty());
+    while let Some(case) = lines.next() {
+        let (settings, told) = case.split_once(" | ").unwrap();
+        let (mut profile, mut decode_extra) = (bare(1), None);
+        for setting in settings.split(' ') {
+            let (name, value) = setting.split_once('=').unwrap();
+            match name {
+                "decode" => decode_extra = value.parse().ok(),
+                _ => set(&mut profile, name, value.parse().unwrap()),
+            }
+        }
+        let mut engine = Engine::new(profile, ms(0));
+        if let Some(extra) = decode_extra {
+            engine = engine.decode_only(extra);
+        }
+        let all = happens(&mut engine, told);
+        assert_eq!(
+            Some(all.as_str()),
+            lines.next().map(str::trim_start),
+            "{case}"
+        );
+        assert_eq!(engine.next_event_at(), None, "{case}");
+        let load = engine.load();
+        let left = (
+            load.running,
+            load.waiting,
+            load.in_transfer,
+            load.used_tokens,
+        );
+        assert_eq!(left, (0, 0, 0, 0), "{case}");
     }
 }
 
