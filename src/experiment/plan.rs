@@ -408,4 +408,4 @@ pub fn masked(key: &str, value: &Value) -> Value {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -66,20 +66,30 @@ fn events_until(engine: &mut Engine, until: i64) -> String {
     shown(events.filter(|event| event.kind != Queued))
 }
 
-/// What happens in an engine that is told this, step by step and then until the end, but for `Queued`. A request is its id, the
+/// What happens in an engine that is told this, step by step and then until the end; with `Queued` if asked. A request is its id, the
 /// lengths of prompt and output, and when it comes, in ms.
-fn happens(engine: &mut Engine, told: &str) -> String {
+fn happens(engine: &mut Engine, told: &str, with_queued: bool) -> String {
     let mut happened = Vec::new();
     for step in told.split(", ").chain(["until 100000"]) {
         let words: Vec<&str> = step.split([' ', '+']).collect();
         let numbers = words.iter().filter_map(|word| word.parse().ok());
         match (words[0], &numbers.collect::<Vec<i64>>()[..]) {
+            ("until", [at]) if with_queued => happened.push(shown(engine.advance(ms(*at)))),
             ("until", [at]) => happened.push(events_until(engine, *at)),
             ("load", []) => {
-                let load = engine.load();
-                let (run, wait, unreserved) = (load.running, load.waiting, load.unreserved);
-                let (moving, tokens) = (load.in_transfer, load.used_tokens);
-                happened.push(format!("({run} run, {wait} wait, {unreserved} unreserved, {moving} in transfer, {tokens} tokens)"));
+                let Load {
+                    running,
+                    waiting,
+                    unreserved,
+                    in_transfer,
+                    waiting_tokens,
+                    used_tokens,
+                    ..
+                } = engine.load();
+                happened.push(format!(
+                    "({running} running, {waiting} waiting with {waiting_tokens} tokens, {unreserved} unreserved, \
+                     {in_transfer} in transfer, {used_tokens} tokens used)"
+                ));
             }
             ("arrive", [id, at]) => engine.arrive(*id as u64, ms(*at)),
             ("abort", [id, at]) => {
@@ -101,9 +111,12 @@ fn happens(engine: &mut Engine, told: &str) -> String {
 fn set(profile: &mut Profile, name: &str, value: f64) {
     match name {
         "slots" => profile.max_running_requests = value as usize,
+        "queue" => profile.max_queued_requests = Some(value as usize),
         "memory" => profile.max_total_tokens = value as u64,
         "chunk" => profile.chunked_prefill_size = value as i64,
         "overlap" => profile.disable_overlap_schedule = value == 0.0,
+        "schedule" => profile.schedule_ms = value,
+        "gap" => profile.step_gap_ms = value,
         "floor" => profile.prefill_floor_ms = value,
         "launch" => profile.decode_launch_ms = value,
         "share" => profile.gpu_share = value,
@@ -119,11 +132,12 @@ fn what_happens_was_computed_by_hand() {
         .filter(|line| !line.starts_with('#') && !line.is_empty());
     while let Some(case) = lines.next() {
         let (settings, told) = case.split_once(" | ").unwrap();
-        let (mut profile, mut decode_extra) = (bare(1), None);
+        let (mut profile, mut decode_extra, mut with_queued) = (bare(1), None, false);
         for setting in settings.split(' ') {
             let (name, value) = setting.split_once('=').unwrap();
             match name {
                 "decode" => decode_extra = value.parse().ok(),
+                "queued" => with_queued = value == "shown",
                 _ => set(&mut profile, name, value.parse().unwrap()),
             }
         }
@@ -131,7 +145,7 @@ fn what_happens_was_computed_by_hand() {
         if let Some(extra) = decode_extra {
             engine = engine.decode_only(extra);
         }
-        let all = happens(&mut engine, told);
+        let all = happens(&mut engine, told, with_queued);
         assert_eq!(
             Some(all.as_str()),
             lines.next().map(str::trim_start),
@@ -176,24 +190,4 @@ fn throughput_is_that_of_the_last_decode_step_until_it_is_idle() {
     assert!((reported - 2.0 / 0.014).abs() < 1e-9, "{reported}");
     engine.advance(ms(2_000)).count();
     assert_eq!(engine.load().gen_throughput, 0.0);
-}
-
-#[test]
-fn a_full_queue_rejects_when_the_scheduler_picks_up() {
-    let profile = with(1, |profile| profile.max_queued_requests = Some(2));
-    let mut engine = Engine::new(profile, ms(0));
-    engine.submit(request(1, 5, 1), ms(0));
-    assert_eq!(events_until(&mut engine, 0), "1 new 0");
-    for id in 2..=4 {
-        engine.submit(request(id, 5, 1), ms(1));
-    }
-    assert_eq!(events_until(&mut engine, 1), "");
-    let load = engine.load();
-    assert_eq!((load.running, load.waiting), (1, 3));
-    assert_eq!((load.waiting_tokens, load.used_tokens), (15, 5));
-    // At 5 the first has ended; of those that arrived meanwhile two may wait.
-    let picked_up = "1 last 5, 2 queued 5, 3 queued 5, 4 rejected 5, 2 new 5";
-    assert_eq!(shown(engine.advance(ms(5))), picked_up);
-    engine.submit(request(5, 5, 1), ms(6));
-    assert!(!events_until(&mut engine, 100).contains("rejected"));
 }

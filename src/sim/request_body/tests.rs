@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use super::*;
 
 /// What becomes of a request where 200 tokens are the most.
@@ -9,7 +11,7 @@ fn parse(endpoint: Endpoint, body: &str) -> Result<GenerationRequest, Refusal> {
     GenerationRequest::parse(endpoint, body.as_bytes(), &config)
 }
 
-/// Requests, each followed by the lengths of its sequences or its refusal.
+/// Requests, each followed by the lengths of its sequences with their ids, or its refusal.
 const REQUESTS: &str = "tests/data/sim/requests.txt";
 
 #[test]
@@ -22,14 +24,21 @@ fn requests_have_the_lengths_of_their_prompts_or_are_refused_by_name() {
         };
         let told = match parse(Endpoint::from_path(path).unwrap(), body) {
             Ok(request) => {
-                let lengths = request.sequences.iter();
-                let lengths = lengths.map(|of| format!("{}+{}", of.prompt_tokens(), of.max_tokens));
-                let has_info = if request.return_meta_info {
-                    " with meta_info"
-                } else {
-                    ""
-                };
-                lengths.collect::<Vec<_>>().join(" ") + has_info
+                let rids: HashSet<&str> = request.sequences.iter().map(|of| &*of.rid).collect();
+                assert_eq!(
+                    rids.len(),
+                    request.sequences.len(),
+                    "each has an id of its own"
+                );
+                let told = request.sequences.iter().map(|of| {
+                    // One that is made up.
+                    let rid = if of.rid.len() == 32 { "*" } else { &*of.rid };
+                    format!("{}+{} {rid}", of.prompt_tokens(), of.max_tokens)
+                });
+                let has_info = request
+                    .return_meta_info
+                    .then(|| "with meta_info".to_owned());
+                told.chain(has_info).collect::<Vec<_>>().join(", ")
             }
             Err(refusal) => refusal.message,
         };
@@ -40,21 +49,4 @@ fn requests_have_the_lengths_of_their_prompts_or_are_refused_by_name() {
         std::fs::write(REQUESTS, &told).unwrap();
     }
     assert_eq!(told, expected);
-}
-
-#[test]
-fn request_ids_are_the_clients_where_sglang_keeps_them() {
-    let rids = |body: &str| -> Vec<String> {
-        let request = parse(Endpoint::Generate, body).unwrap();
-        request
-            .sequences
-            .iter()
-            .map(|s| s.rid.to_string())
-            .collect()
-    };
-    assert_eq!(rids(r#"{"text":"a","rid":"r"}"#), ["r"]);
-    assert_eq!(rids(r#"{"text":["a","b"],"rid":"r"}"#), ["r_0", "r_1"]);
-    assert_eq!(rids(r#"{"text":["a","b"],"rid":["x","y"]}"#), ["x", "y"]);
-    let generated = rids(r#"{"text":"a","rid":"r","sampling_params":{"n":2}}"#);
-    assert!(generated[0] != generated[1] && generated.iter().all(|rid| rid.len() == 32));
 }

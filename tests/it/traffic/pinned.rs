@@ -71,9 +71,11 @@ fn golden_schedules_of_files_are_as_ever() {
         let (plan, mut told) = (planned(line).unwrap(), String::new());
         for (number, due) in plan.schedule() {
             let first = plan.lengths(number, 0);
-            let (input, output, id) =
-                (first.input, first.output, first.data_id.unwrap_or_default());
-            writeln!(told, "{number}: {due} ns, {input} + {output} tokens {id}").unwrap();
+            let id = first
+                .data_id
+                .map_or(String::new(), |id| format!(" of {id}"));
+            let (input, output) = (first.input, first.output);
+            writeln!(told, "{number}: {due} ns, {input} + {output} tokens{id}").unwrap();
             for turn in 1..plan.turns(number) {
                 let next = plan.follow_up(number, turn).unwrap();
                 writeln!(told, "  {:?} + {} tokens", next.text, next.output_length).unwrap();

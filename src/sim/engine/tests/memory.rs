@@ -1,4 +1,4 @@
-//! Prefix cache, chunked prefill, waiting for memory, and overlap.
+//! Prefix cache, waiting for memory, and stalls.
 
 use super::*;
 
@@ -52,27 +52,6 @@ fn the_least_recently_used_prefix_makes_room() {
             _ => None,
         });
     assert_eq!(admitted.collect::<Vec<_>>(), [0, 0, 99, 0, 99, 0]);
-}
-
-#[test]
-fn with_overlap_results_come_while_the_next_step_runs() {
-    let profile = with(4, |profile| {
-        profile.disable_overlap_schedule = false;
-        profile.schedule_ms = 1.0;
-        profile.step_gap_ms = 2.0;
-        profile.prefill_floor_ms = 8.0;
-        profile.decode_launch_ms = 3.0;
-    });
-    let mut engine = Engine::new(profile, ms(0));
-    for (id, prompt, output, at) in [(1, 20, 3, 1), (2, 30, 1, 5), (3, 10, 1, 60)] {
-        engine.submit(request(id, prompt, output), ms(at));
-    }
-    // The second arrives while the first is launched, from 2 to 10. The GPU works on the first until 22 and begins the second 2
-    // later. Both take part in the step from 56 to 70, as the second's end was not known. A step of 12 begins at 72. The third is
-    // launched by 79 and runs from 86 on.
-    let all = "1 queued 1, 1 new 2, 2 queued 10, 2 new 11, 1 token 22, 2 last 54, 1 token 70, 3 queued 70, 3 new 71, \
-               1 last 84, 3 last 96";
-    assert_eq!(shown(engine.advance(ms(1_000))), all);
 }
 
 #[test]
