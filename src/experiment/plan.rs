@@ -437,4 +437,4 @@ pub fn masked(key: &str, value: &Value) -> Value {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

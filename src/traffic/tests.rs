@@ -12,11 +12,6 @@ pub(super) fn planned(line: &str) -> RunPlan {
     args(line).plan().unwrap()
 }
 
-/// Why these flags make no plan.
-pub(super) fn refused(line: &str) -> String {
-    args(line).plan().unwrap_err().to_string()
-}
-
 #[tokio::test]
 async fn a_run_that_cannot_begin_leaves_no_task_behind() {
     let args = args("--base-url http://127.0.0.1:1");

@@ -13,6 +13,7 @@ use nix::unistd::mkfifo;
 use queuescope::upstream::Policy;
 use serde_json::Value;
 
+use crate::support::docs::assert_cases;
 use crate::support::generator::{flags, sim};
 use crate::support::process::{Done, Process, queuescope, run, run_aside, signal};
 use crate::support::{assert_says, table};
@@ -157,6 +158,15 @@ fn a_result_that_nobody_can_keep_is_a_failure_unless_nobody_wants_it() {
         let unread = printed_to(File::from(std::os::fd::OwnedFd::from(closed)));
         assert_eq!((unread.code, unread.err.as_str()), (Some(0), ""), "{line}");
     }
+}
+
+#[test]
+fn golden_of_command_lines_that_are_refused() {
+    assert_cases("tests/data/refused.txt", |line| {
+        let Done { code, out, err } = run(queuescope(&flags(line)));
+        assert!(!err.contains("panicked"), "{line}: {err}");
+        format!("exit {}\n{out}{err}", code.unwrap())
+    });
 }
 
 #[tokio::test]

@@ -8,17 +8,15 @@ mod pair;
 mod recorded;
 mod told;
 
-use std::collections::BTreeSet;
-use std::fmt;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 
 use queuescope::clock::{Clock, ManualClock, Stamp};
 use queuescope::sim::Sim;
 use queuescope::sim::config::Config;
 use queuescope::sim::engine::Profile;
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::support::admin::{self, ask, get};
 use crate::support::http::Connection;
@@ -127,72 +125,34 @@ async fn until_served(sim: &Sim, count: usize) {
     until("the log", || sim.served().len() == count).await;
 }
 
-/// A JSON text whose members keep their order.
-#[derive(Deserialize)]
-#[serde(untagged)]
-#[expect(dead_code, reason = "of most values the type is all that is asked for")]
-enum Json {
-    Object(Members),
-    Array(Vec<Json>),
-    Bool(bool),
-    Int(i64),
-    Float(f64),
-    Text(String),
-    Null(()),
-}
-
-struct Members(Vec<(String, Json)>);
-
-impl<'de> Deserialize<'de> for Members {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Members, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = Members;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut all: A) -> Result<Members, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = all.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Members(members))
-            }
-        }
-        from.deserialize_map(InOrder)
-    }
-}
-
 /// The skeleton of a JSON text, such as `{text:string,ids:[int],end:null}`. Arrays list the different
 /// shapes of their elements. `cached_tokens_details` is `null` or an object, as the prefix cache has it,
 /// so it only needs to be there.
 pub fn shape(json: &str) -> String {
-    match serde_json::from_str(json) {
-        Ok(value) => of(&value),
-        Err(error) => panic!("no JSON ({error}): {json}"),
-    }
-}
-
-fn of(value: &Json) -> String {
-    match value {
-        Json::Null(()) => "null".to_owned(),
-        Json::Bool(_) => "bool".to_owned(),
-        Json::Int(_) => "int".to_owned(),
-        Json::Float(_) => "float".to_owned(),
-        Json::Text(_) => "string".to_owned(),
-        Json::Array(elements) => {
-            let shapes: BTreeSet<String> = elements.iter().map(of).collect();
+    let raw: &RawValue =
+        serde_json::from_str(json).unwrap_or_else(|error| panic!("no JSON ({error}): {json}"));
+    match raw.get().as_bytes()[0] {
+        b'n' => "null".to_owned(),
+        b't' | b'f' => "bool".to_owned(),
+        b'"' => "string".to_owned(),
+        b'[' => {
+            let elements: Vec<&RawValue> = serde_json::from_str(json).unwrap();
+            let shapes: BTreeSet<String> = elements.iter().map(|one| shape(one.get())).collect();
             format!("[{}]", Vec::from_iter(shapes).join("|"))
         }
-        Json::Object(Members(members)) => {
+        b'{' => {
+            let members: HashMap<String, &RawValue> = serde_json::from_str(json).unwrap();
+            let mut members = Vec::from_iter(members);
+            // In the order of the text.
+            members.sort_by_key(|(_, value)| value.get().as_ptr());
             let members = members.iter().map(|(key, value)| match key.as_str() {
                 "cached_tokens_details" => format!("{key}:any"),
-                _ => format!("{key}:{}", of(value)),
+                _ => format!("{key}:{}", shape(value.get())),
             });
             format!("{{{}}}", members.collect::<Vec<_>>().join(","))
         }
+        _ if raw.get().contains(['.', 'e', 'E']) => "float".to_owned(),
+        _ => "int".to_owned(),
     }
 }
 

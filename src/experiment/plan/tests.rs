@@ -4,7 +4,7 @@ use super::*;
 use crate::experiment::launch::{DeploymentSpec, ServerSpec};
 
 /// Makes a plan of `node` or `routing`; of `node example` one whose keys are given over those of the built-in example.
-fn plan(kind: &str, text: &str) -> Result<Plan, Error> {
+pub(in crate::experiment) fn plan(kind: &str, text: &str) -> Result<Plan, Error> {
     let (kind, has_example) = match kind.strip_suffix(" example") {
         Some(kind) => (kind, true),
         None => (kind, false),
@@ -76,7 +76,7 @@ fn assert_is_kept(before: &Plan) {
 }
 
 /// Compares a file of plans, `KIND: TEXT` where `\\n` ends a line, with what `describe` returns for each.
-fn golden(file: &str, describe: impl Fn(&str, &str) -> String) {
+pub(in crate::experiment) fn golden(file: &str, describe: impl Fn(&str, &str) -> String) {
     let expected = std::fs::read_to_string(file).unwrap();
     let plans = expected.lines().filter(|line| !line.starts_with(' '));
     let now = plans.map(|line| {

@@ -137,22 +137,7 @@ fn each_piece_of_a_curve_has_as_many_requests_as_its_integral() {
 }
 
 #[test]
-fn an_invalid_curve_is_refused_with_its_wrong_point() {
-    for (text, wrong) in [
-        ("0:5,60", "point 60: must be SECONDS:RATE points"),
-        ("0:5,x:5", "point x:5: must be SECONDS:RATE points"),
-        ("1:5,60:5", "point 1:5: must be SECONDS:RATE points"),
-        ("0:5,60:5,50:1", "point 50:1: must be"),
-        ("0:5,60:-1", "point 60:-1: must be"),
-        ("0:5,60:inf", "point 60:inf: must be"),
-        ("0:5,-6:1", "point -6:1: must be"),
-        ("0:5,nan:1", "point nan:1: must be"),
-        ("0:5", "must be SECONDS:RATE points"),
-        ("0:0,9:0", "no request is due: a rate must be above 0"),
-    ] {
-        let error = text.parse::<Curve>().unwrap_err();
-        assert!(error.starts_with(wrong), "{text}: {error}");
-    }
+fn a_curve_is_shown_as_it_was_given_in_seconds() {
     let minutes = "0:5,1min:50,0.1h:5".parse::<Curve>().unwrap();
     assert_eq!(minutes.to_string(), "0:5,60:50,360:5");
     let ramps: Curve = RAMPS.parse().unwrap();

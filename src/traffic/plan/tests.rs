@@ -1,8 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::traffic::args::Shard;
-use crate::traffic::tests::{planned, refused};
+use crate::traffic::tests::planned;
 
 /// Index, offset, id and body of all requests whose offset is known, in order.
 fn sent(plan: &RunPlan) -> Vec<(usize, i64, String, bytes::Bytes)> {
@@ -86,17 +85,6 @@ fn the_schedule_depends_on_seed_and_rate_alone() {
 }
 
 #[test]
-fn a_shard_must_exist_and_have_requests() {
-    for wrong in ["3/3", "1", "-1/3", "0/0", "a/b"] {
-        let error = wrong.parse::<Shard>().unwrap_err();
-        assert!(error.starts_with("must be I/N"), "{wrong}");
-    }
-    let none = refused("--num-prompts 2 --shard 2/4");
-    let expected = "--shard 2/4: has none of the 2 requests; use fewer shards";
-    assert_eq!(none, expected);
-}
-
-#[test]
 fn the_end_of_a_curve_ends_the_run_unless_count_or_duration_does() {
     let curve = "--arrival constant --rate-curve 0:10,10:10,10:20";
     // The last rate continues.
@@ -109,16 +97,6 @@ fn the_end_of_a_curve_ends_the_run_unless_count_or_duration_does() {
     assert_eq!(rate("--request-rate 480/min"), Some(8.0));
     let per_minute = "--rate-curve 0:600/min,10:10,10:1200/min --duration 20";
     assert_eq!(rate(per_minute), Some(15.0));
-    let error = refused("--arrival constant --rate-curve 0:10,10:0 --num-prompts 51");
-    assert!(
-        error.starts_with("the schedule has 50 requests: lower --num-prompts"),
-        "{error}"
-    );
-    let error = refused("--request-rate 1e-300 --num-prompts 2");
-    assert!(
-        error.starts_with("the schedule has 0 requests: raise --duration"),
-        "{error}"
-    );
 }
 
 #[test]

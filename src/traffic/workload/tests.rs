@@ -53,60 +53,6 @@ fn lengths_are_uniform_from_the_ratio_of_the_maximum_to_the_maximum() {
 }
 
 #[test]
-fn a_body_has_the_fields_of_its_api() {
-    let of = |line: &str| body(&load(line).request(3));
-    let mut ids = of("--dataset-name random-ids");
-    let input: Vec<u64> = serde_json::from_value(ids["input_ids"].take()).unwrap();
-    let are_inside = input.iter().all(|id| (1000..32_000).contains(id));
-    assert!(input.len() == 20 && are_inside, "{input:?}");
-    let sampling = json!({"max_new_tokens": 8, "ignore_eos": true, "temperature": 0.0});
-    let expected = json!({"input_ids": null, "sampling_params": sampling, "stream": true});
-    assert_eq!(ids, expected);
-    let prompt = &of("")["text"];
-    assert_eq!(prompt.as_str().unwrap().split_whitespace().count(), 20);
-    let usage = json!({"include_usage": true});
-    let messages = json!([{"role": "user", "content": prompt}]);
-    // Nothing of SGLang's own.
-    let expected = json!({
-        "messages": messages, "max_tokens": 8, "temperature": 0.0, "stream": true, "stream_options": usage,
-    });
-    assert_eq!(of("--backend openai-chat"), expected);
-    let expected = json!({
-        "prompt": prompt, "max_tokens": 8, "temperature": 0.0, "stream": false, "ignore_eos": false, "model": "m",
-    });
-    let whole = "--backend sglang-oai --disable-stream --disable-ignore-eos --model m";
-    assert_eq!(of(whole), expected);
-}
-
-#[test]
-fn extra_fields_are_merged_into_the_body() {
-    let extra = r#"{"sampling_params":{"top_p":0.9,"temperature":1.0,"ignore_eos":null},"lora_path":"x","stream":null,"never":null}"#;
-    let body = body(&load(&format!("--extra-request-body {extra}")).request(0));
-    let sampling = json!({"top_p": 0.9, "temperature": 1.0, "max_new_tokens": 8});
-    assert_eq!(body["sampling_params"], sampling);
-    assert_eq!(body["lora_path"], "x");
-    // Null removes a field.
-    assert_eq!((body.get("stream"), body.get("never")), (None, None));
-}
-
-#[test]
-fn content_that_a_backend_cannot_send_is_refused_with_a_backend_that_can() {
-    let chat = prompts(r#"{"messages":[{"role":"user","content":"a b"}]}"#);
-    let ids = Dataset::endless(Content::Ids(9));
-    use Backend::{Sglang, SglangOai, SglangOaiChat};
-    for (backend, dataset, expected) in [
-        (SglangOaiChat, &ids, "--backend sglang or sglang-oai"),
-        (SglangOai, &ids, "fine"),
-        (Sglang, &chat, "--backend sglang-oai-chat"),
-        (SglangOaiChat, &chat, "fine"),
-    ] {
-        let checked = workload(backend, dataset.clone()).check();
-        let told = checked.map_or_else(|error| error.to_string(), |()| "fine".to_owned());
-        assert!(told.contains(expected), "{told}");
-    }
-}
-
-#[test]
 fn custom_entries_are_sent_in_order_and_again_unchanged_and_their_words_counted_as_in_rows() {
     // An ideographic space separates no words.
     let (one, two) = ("one two\u{3000}x", "x");

@@ -49,3 +49,27 @@ pub fn assert_file(file: &str, now: &str) {
         "{file} is no more what it was; if that is wanted, UPDATE_DOCS=1 writes it anew: {differs:#?}"
     );
 }
+
+/// Holds a file of cases to what is said of each now. A case is lines on end, and behind it stands, indented, what is said; lines that
+/// begin with `#` name the promises.
+#[track_caller]
+pub fn assert_cases(file: &str, tell: impl Fn(&str) -> String) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let then = std::fs::read_to_string(&path).unwrap();
+    let (mut now, mut case) = (String::new(), String::new());
+    for line in then.lines().chain([""]) {
+        let is_input = !line.starts_with([' ', '#']) && !line.is_empty();
+        if is_input {
+            case += &format!("{line}\n");
+        } else if !case.is_empty() {
+            let said = tell(case.trim_end());
+            let said = said.lines().map(|line| format!("  {line}\n"));
+            now += &std::mem::take(&mut case);
+            now.extend(said);
+        }
+        if line.starts_with('#') || line.is_empty() {
+            now += &format!("{line}\n");
+        }
+    }
+    assert_file(file, &format!("{}\n", now.trim_end()));
+}

@@ -6,11 +6,19 @@ use std::fmt::Write as _;
 use ring::digest::{SHA256, digest};
 
 use super::*;
-use crate::support::docs::assert_file;
+use crate::support::docs::{assert_cases, assert_file};
 
 /// Compares with a file of `tests/data/traffic`, or writes it.
 fn is_pinned(name: &str, found: &str) {
     assert_file(&format!("tests/data/traffic/{name}"), found);
+}
+
+/// A plan of these flags, or why there is none. `@` is the folder of data sets.
+fn planned(line: &str) -> Result<RunPlan, Error> {
+    generator::plan(
+        "http://127.0.0.1:1",
+        &line.replace('@', "tests/data/datasets/"),
+    )
 }
 
 /// The sum that a run's summary has, and one of what it leaves out: the rows of `schedule.csv`, warm-ups, the model.
@@ -38,14 +46,43 @@ fn what_is_sent_of_each_data_set_stays() {
     let pinned = std::fs::read_to_string("tests/data/traffic/workloads.txt").unwrap();
     let mut found = String::new();
     for line in pinned.lines() {
-        // The files are named without their folder.
         let (line, _) = line.split_once(" => ").unwrap();
-        let full = line.replace('@', "tests/data/datasets/");
-        let plan = generator::plan("http://127.0.0.1:1", &full);
-        let plan = plan.unwrap_or_else(|error| panic!("{line}: {error}"));
+        let plan = planned(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         writeln!(found, "{line} => {}", sums(&plan)).unwrap();
     }
     is_pinned("workloads.txt", &found);
+}
+
+#[test]
+fn golden_bodies_are_as_ever() {
+    assert_cases("tests/data/traffic/bodies.txt", |line| {
+        match planned(&format!(
+            "--random-input-len 20 --random-output-len 8 {line}"
+        )) {
+            Ok(plan) => String::from_utf8(plan.request(3).to_vec()).unwrap(),
+            Err(error) => format!("error: {error}"),
+        }
+    });
+}
+
+#[test]
+fn golden_schedules_of_files_are_as_ever() {
+    assert_cases("tests/data/traffic/schedules.txt", |line| {
+        let (plan, mut told) = (planned(line).unwrap(), String::new());
+        for (number, due) in plan.schedule() {
+            let first = plan.lengths(number, 0);
+            let id = first
+                .data_id
+                .map_or(String::new(), |id| format!(" of {id}"));
+            let (input, output) = (first.input, first.output);
+            writeln!(told, "{number}: {due} ns, {input} + {output} tokens{id}").unwrap();
+            for turn in 1..plan.turns(number) {
+                let next = plan.follow_up(number, turn).unwrap();
+                writeln!(told, "  {:?} + {} tokens", next.text, next.output_length).unwrap();
+            }
+        }
+        told
+    });
 }
 
 /// What a run has there depends on how long it took, and on who served it.

@@ -9,8 +9,9 @@ use queuescope::whatif::figures::GOAL_LATENCIES;
 use serde_json::{Value, json};
 
 use super::{file, rewritten, run, said, told, tried};
+use crate::support::assert_says;
+use crate::support::docs::assert_cases;
 use crate::support::generator::flags;
-use crate::support::{assert_says, table};
 
 #[test]
 fn what_is_read_is_not_written_over() {
@@ -72,53 +73,6 @@ fn a_profile_is_what_the_simulator_and_plans_take() {
     assert!(!text.contains("max_running_requests ="), "{text}");
 }
 
-const HEAD: &str = "req_id,success,outcome,host,arrival_time,actual_prompt_tokens,actual_output_tokens,finish_time";
-
-/// An error of a load says which.
-#[test]
-fn an_error_of_a_load_names_its_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str, outcome: &str| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, format!("{HEAD}\na,{outcome},h,1,10,10,2\n")).unwrap();
-        path.display().to_string()
-    };
-    let failed = path("failed.csv", "False,server_error");
-    let plain = path("plain.csv", "True,ok");
-    let [broken, gone] = ["broken.csv", "gone.csv"].map(|name| folder.path().join(name));
-    std::fs::write(&broken, "a,b\n").unwrap();
-    let [broken, gone] = [broken, gone].map(|path| path.display().to_string());
-    let load = file("slots16");
-    let [unread, missing] = ["broken.csv: no file of rows", "gone.csv: No such file"];
-    let none = "failed.csv: no request of one sequence went well";
-    let few = "plain.csv: no server has 20 requests";
-    let at_once = "plain.csv: --set rate: its requests all come at once";
-    for (given, wrong) in [
-        (&[&*failed][..], none),
-        (&[&plain], few),
-        (&[&load, "--fit", &plain], few),
-        (&[&load, "--fit", &failed], none),
-        // What is learnt hangs on each of them.
-        (&[&load, "--fit", &load, &gone], missing),
-        (&[&load, "--fit", &broken, &load], unread),
-        (&[&broken, &gone], missing),
-        (&[&load, &plain, "--set", "rate=2"], at_once),
-    ] {
-        let error = run(given).unwrap_err();
-        assert_says(&error, wrong);
-        assert!(!error.contains("--join"), "{error}");
-    }
-    // Beside others it is left out, and that is said; so is what cannot be read.
-    let shown = said(&[&failed, &broken, &gone, &load], "--set rate=2");
-    for note in [none, unread, missing] {
-        let line = shown.lines().find(|line| line.contains(note));
-        assert!(
-            line.is_some_and(|line| line.starts_with("note: ")),
-            "{shown}"
-        );
-    }
-}
-
 #[test]
 fn predictions_have_every_setting_of_the_grid() {
     // Every latency that can be a goal is predicted.
@@ -165,81 +119,6 @@ fn what_was_measured_is_as_the_report_has_it() {
     }
 }
 
-/// Flags, and what is said of them.
-const REFUSED: &str = "\
---set slots | must be KEY=VALUE
---set max_runing_requests=3 | --set max_runing_requests: is no key that can be set: use rate,
---set max_running_requests=0 | --set max_running_requests = 0: must be a whole number, 1 or more
---set num_gpus=0 | --set num_gpus = 0: must be a whole number from 1 to 1024
---set rate=2000 | --set rate = 2000: must be a number from 0.001 to 1000
---set request_rate=2000000 | --set request_rate = 2000000: must be a number from 0.001 to 1000000
---set disable_radix_cache=3 | --set disable_radix_cache = 3: must be one of true, false
---set rate=2 --set request_rate=3 | --set request_rate: is changed by --set rate already: give one of the two
---set rate=2 --set num_gpus=2 --set rate=3 | --set rate: is changed by --set rate already: give one of the two, several values as rate=A,B
---set num-gpus=2 --set num_gpus=3 | --set num_gpus: is changed by --set num_gpus already
---set rate=1,2,1.0 | --set rate = 1.0: is given twice: once is enough, as a prediction is the same each time
---set routing_policy=cache_aware | which prompts share a beginning
---goodput client_stall:3 | `client_stall` is no latency that is predicted: use one of ttft, e2el, tpot,
---goodput ttft | write NAME:MILLISECONDS
---goodput ttft:9 run/ | `run/` is no goal: write NAME:MILLISECONDS, such as ttft:500; every LOAD stands before --goodput
---goodput ttft:500 tpot:9 ttft:300 | --goodput: ttft must have one limit
---format csv | possible values: text, json
---goodput-share 0.9 | --goodput <GOAL>
---find servers | --goodput <GOAL>
---max-total-tokens 0 | must be a whole number, 1 or more
---goodput ttft:9 --goodput-share 2 | must be a share from 0 to 1, such as 0.05 or 5%
-FIND request_rate=3 | --set request_rate: is changed by --find already: give one of the two
---find servers --goodput ttft:9 --set num_gpus=3 | --set num_gpus: is changed by --find already";
-
-#[test]
-fn what_cannot_be_predicted_is_named() {
-    let load = file("shared");
-    let find = "--find rate --goodput ttft:500 --set";
-    for [given, said] in table(REFUSED) {
-        let given = given.replace("FIND", find);
-        let line = [vec![load.as_str()], flags(&given)].concat();
-        assert_says(&run(&line).expect_err(&given), said);
-    }
-}
-
-/// What is not so is not said: no cache has no cached tokens; and servers that may have shared a GPU are no others.
-#[test]
-fn notes_fit_the_settings() {
-    let load = file("shared");
-    for (set, has_note) in [("true", false), ("false", true), ("true,false", true)] {
-        let shown = said(&[&load], &format!("--set disable_radix_cache={set}"));
-        let is_said = shown.contains("cached tokens are taken");
-        assert_eq!(is_said, has_note, "{shown}");
-    }
-    let pair = file("two-servers");
-    let note = "no run of --fit has a single server";
-    assert_says(&said(&[&pair], "--set num_gpus=2"), note);
-    for line in [
-        "--set rate=1".to_owned(),
-        format!("--set num_gpus=2 --fit {pair} {load}"),
-    ] {
-        let shown = said(&[&pair], &line);
-        assert!(!shown.contains(note), "{shown}");
-    }
-}
-
-#[test]
-fn rows_that_are_left_out_and_pairs_are_told() {
-    let (_folder, path) = rewritten(["cached_tokens", "many"]);
-    let shown = said(&[&path], "--goodput ttft:200 --set rate=2");
-    let note = "note: rows.csv: 1 of 240 rows cannot be read and are left out: ";
-    assert_says(&shown, note);
-    // The share of those that keep the goal is measured, and predicted.
-    for of in ["measured: ", "predicted: "] {
-        let line = shown.lines().find(|line| line.starts_with(of));
-        assert!(line.unwrap().ends_with(" %"), "{shown}");
-    }
-    let (_folder, path) = rewritten(["disaggregated", "True"]);
-    let error = run(&[&path]).unwrap_err();
-    assert_says(&error, "rows.csv: ");
-    assert_says(&error, "pairs are not predicted");
-}
-
 #[test]
 fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
     let load = file("slots16");
@@ -282,7 +161,7 @@ fn a_prediction_far_from_what_was_measured_has_a_note() {
     assert_eq!(shown.matches("requests run at once").count(), 2, "{shown}");
 }
 
-/// What is not found is said with its reason, and is no success, in words as in JSON.
+/// What is not found is said with its reason, and is no success; the error says it, not the text as well.
 #[test]
 fn nothing_is_found_for_a_reason() {
     let load = file("slots16");
@@ -295,23 +174,56 @@ fn nothing_is_found_for_a_reason() {
     let name = &shown["loads"][0]["name"];
     let why = json!([{ "load": name, "settings": {}, "reason": none }]);
     assert_eq!(shown["not_found"], why);
-    // The error says it, not the text as well.
-    let (shown, failed) = tried(&[&load], servers);
-    assert_eq!(failed.as_deref(), Some(none));
-    assert!(!shown.contains("no number of servers"), "{shown}");
-    // Where something else is found, nothing failed, and it stands with the others.
-    let found = "--find servers --goodput ttft:200 --set tokenize_ms=1,100000";
-    let shown = said(&[&load], found);
-    let none = "rate12.csv.gz: tokenize_ms=100000: no number of servers";
-    assert_says(&shown, none);
-    // Nor does a setting under which any rate keeps the goal end the others.
-    let find = "--find rate --goodput ttft:50000 --json --set tokenize_ms=1,100000";
-    let (shown, _) = tried(&[&load], find);
-    let shown: Value = serde_json::from_str(&shown).unwrap();
-    let reason = |at: usize| shown["not_found"][at]["reason"].as_str().unwrap();
-    let any = "give a stricter goal: any rate, also all at once, keeps ttft:50000 in 95.0 %";
-    assert_says(reason(0), any);
-    assert_says(reason(1), "no rate from");
+}
+
+/// What a command line predicts and remarks. `@NAME` is a load of the H200, and `MADE` a folder of files that are no loads, or hardly.
+fn remarks(line: &str, folder: &str) -> String {
+    let words = flags(line)
+        .into_iter()
+        .map(|word| match word.strip_prefix('@') {
+            Some(name) => file(name),
+            None => word.replace("MADE", folder),
+        });
+    let words: Vec<String> = words.collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let said = match run(&words) {
+        Ok((text, refused)) => {
+            // What was learnt, and how well it replays, is above the first of these.
+            let (_, rest) = text
+                .split_once("\nMeasured and predicted")
+                .unwrap_or(("", &text));
+            let lines = rest.lines().skip(1).map(|line| flags(line).join(" "));
+            let refused = refused.map(|why| format!("refused: {why}"));
+            Vec::from_iter(lines.chain(refused)).join("\n")
+        }
+        Err(error) => format!("error: {}", error.trim_start_matches("error: ")),
+    };
+    said.replace(folder, "MADE")
+}
+
+/// `UPDATE_GOLDEN` writes the file anew.
+#[test]
+fn remarks_and_errors_are_as_ever_golden() {
+    let (made, _) = rewritten(["cached_tokens", "many"]);
+    let (pairs, rows) = rewritten(["disaggregated", "True"]);
+    let folder = made.path();
+    std::fs::copy(rows, folder.join("pairs.csv")).unwrap();
+    drop(pairs);
+    let head = "req_id,success,outcome,host,arrival_time,actual_prompt_tokens,actual_output_tokens,finish_time";
+    for (name, text) in [
+        (
+            "failed.csv",
+            format!("{head}\na,False,server_error,h,1,10,10,2\n"),
+        ),
+        ("plain.csv", format!("{head}\na,True,ok,h,1,10,10,2\n")),
+        ("broken.csv", "a,b\n".to_owned()),
+    ] {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+    let folder = folder.to_str().unwrap();
+    assert_cases("tests/data/whatif/remarks.txt", |line| {
+        remarks(line, folder)
+    });
 }
 
 /// Rows of servers that were hardly busy do not tell what becomes of a queue; and the table is that of `queuescope routing`.

@@ -1,4 +1,4 @@
-//! Prefix cache, chunked prefill, waiting for memory, and overlap.
+//! Prefix cache, waiting for memory, and stalls.
 
 use super::*;
 
@@ -52,59 +52,6 @@ fn the_least_recently_used_prefix_makes_room() {
             _ => None,
         });
     assert_eq!(admitted.collect::<Vec<_>>(), [0, 0, 99, 0, 99, 0]);
-}
-
-#[test]
-fn a_long_prompt_is_prefilled_in_chunks_and_the_last_is_filled_up() {
-    let profile = with(4, |profile| profile.chunked_prefill_size = 100);
-    // Chunks of 100, 100 and 30; the third batch includes the other prompt.
-    let all = "1 new 0, 2 new 200, 1 token 270, 2 last 270, 1 last 282";
-    assert_happens(profile, "1 230+2 at 0, 2 40+1 at 5", all);
-}
-
-#[test]
-fn a_request_waits_until_the_kv_cache_has_room() {
-    let profile = with(4, |profile| profile.max_total_tokens = 150);
-    // The third could never fit.
-    let requests = "1 100+2 at 0, 2 100+1 at 0, 3 100+50 at 0";
-    let all = "3 rejected 0, 1 new 0, 1 token 100, 1 last 112, 2 new 112, 2 last 212";
-    assert_happens(profile, requests, all);
-}
-
-#[test]
-fn with_overlap_results_come_while_the_next_step_runs() {
-    let profile = with(4, |profile| {
-        profile.disable_overlap_schedule = false;
-        profile.schedule_ms = 1.0;
-        profile.step_gap_ms = 2.0;
-        profile.prefill_floor_ms = 8.0;
-        profile.decode_launch_ms = 3.0;
-    });
-    let mut engine = Engine::new(profile, ms(0));
-    for (id, prompt, output, at) in [(1, 20, 3, 1), (2, 30, 1, 5), (3, 10, 1, 60)] {
-        engine.submit(request(id, prompt, output), ms(at));
-    }
-    // The second arrives while the first is launched, from 2 to 10. The GPU works on the first until 22 and begins the second 2
-    // later. Both take part in the step from 56 to 70, as the second's end was not known. A step of 12 begins at 72. The third is
-    // launched by 79 and runs from 86 on.
-    let all = "1 queued 1, 1 new 2, 2 queued 10, 2 new 11, 1 token 22, 2 last 54, 1 token 70, 3 queued 70, 3 new 71, \
-               1 last 84, 3 last 96";
-    assert_eq!(shown(engine.advance(ms(1_000))), all);
-}
-
-#[test]
-fn the_gpu_waits_for_the_launch_of_short_steps() {
-    let profile = with(4, |profile| {
-        profile.disable_overlap_schedule = false;
-        profile.prefill_floor_ms = 30.0;
-        profile.decode_launch_ms = 5.0;
-        profile.gpu_share = 0.5;
-    });
-    // The second is picked up when the first was launched, at 30, and launched at 60; only then the first's token is reported. The
-    // GPU has finished the second at 60, but the scheduler launches a decode step until 65. That step has both, 14 ms at half
-    // speed; the next one, of one request, follows at once.
-    let all = "1 new 0, 2 new 30, 1 token 60, 2 last 65, 1 token 93, 1 last 117";
-    assert_happens(profile, "1 10+3 at 0, 2 10+1 at 20", all);
 }
 
 #[test]
