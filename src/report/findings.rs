@@ -83,6 +83,8 @@ const MUCH: f64 = 0.2;
 
 /// The share of the waiting in servers from which their slots count as full.
 const FULL: f64 = 0.5;
+/// The share of all slots from which on a router that sent more would hardly have them used better.
+const TAKEN: f64 = 0.9;
 
 /// A generator whose p99 lateness is over this share of the median TTFT distorts the latencies.
 const LATE_SHARE: f64 = 0.1;
@@ -321,24 +323,39 @@ fn server_queue(report: &RunReport<'_>, finding: &mut Finding) -> Option<String>
     Some(what + ".")
 }
 
-/// Waiting in the router. A higher limit of the router does not help if the servers have no free slot either.
+/// Waiting in the router. A higher limit of the router does not help if the servers have hardly a free slot either.
 fn router_queue(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
     let took = report.stage(StageSet::of(Period::QUEUE_IN_ROUTER), WAIT_SHARE)?;
     let what = format!("The router held a request {took} before it sent it on.");
     let waited = report.why.mean().is_some_and(|mean| mean >= MIN_MEAN_S);
     let mut causes = report.why.shares().into_iter().filter(|_| waited);
     let full = causes.find(|(cause, share)| *cause == Cause::Slots && *share >= FULL);
-    let Some((_, share)) = full else {
-        return Some(what);
+    let taken = slots_taken(report).filter(|share| *share >= TAKEN);
+    let sentence = match (full.map(|(_, share)| percent(share)), taken.map(percent)) {
+        (Some(share), _) => format!(
+            "Those that it had sent on waited in the servers, {share} of that time while all slots were taken."
+        ),
+        (None, Some(share)) => format!("Meanwhile {share} of the servers' slots were taken."),
+        (None, None) => return Some(what),
     };
     finding.advice = format!(
         "A higher limit of the router would only move this wait into the servers, whose slots are full. {}",
         Cause::Slots.advice()
     );
-    let share = percent(share);
-    Some(format!(
-        "{what} Those that it had sent on waited in the servers, {share} of that time while all slots were taken."
-    ))
+    Some(format!("{what} {sentence}"))
+}
+
+/// The share of the servers' slots that were taken while the router held requests, on average over these; `None` if unknown.
+fn slots_taken(report: &RunReport<'_>) -> Option<f64> {
+    let servers = report.why.servers.iter();
+    let slots = servers.map(|of| Some(of.slots()?.0)).sum::<Option<u32>>();
+    let slots = f64::from(slots.filter(|slots| *slots > 0)?);
+    let over_time = report.summary.all.over_time.as_ref()?;
+    let [_, _, running, _] = &over_time.series;
+    let (held, running) = (over_time.in_router.as_ref()?, running.as_ref()?);
+    let both = held.series.iter().zip(&running.series);
+    let taken = both.map(|(held, running)| held * (running / slots).min(1.0));
+    Some(taken.sum::<f64>() / held.series.iter().sum::<f64>())
 }
 
 /// Few requests that held up the others.

@@ -88,7 +88,7 @@ pub struct Group {
     pub latencies: Latencies,
     /// Whether there was a schedule: a proxy's rows have none.
     pub is_scheduled: bool,
-    /// Requests per second by the schedule.
+    /// Requests per second by the schedule; of conversations, their starts.
     pub schedule_rate: Option<f64>,
     /// Requests per second as sent, or as they arrived at a proxy.
     pub achieved_rate: Option<f64>,
@@ -343,8 +343,13 @@ impl Group {
         let ok = some(&inside, |of| of.is_ok);
         let spent = TimeSpent::of(table, &some(spent, |of| of.is_inside && of.is_ok));
         let [spent, until_first] = spent;
+        // Later turns of a conversation follow replies, not the schedule.
+        let turns = run.config["turns"].as_u64().unwrap_or(1).max(1) as usize;
+        let is_first = |index: usize| index.is_multiple_of(turns);
+        let index = |of: &Request| table.schedule_index(of.row());
+        let starts = |of: &&Request| turns == 1 || index(of).is_none_or(is_first);
         let due = |of: &Request| table.integer(ColumnId::scheduled_time, of.row());
-        let scheduled = || inside.iter().filter_map(due);
+        let scheduled = || inside.iter().filter(starts).filter_map(due);
         let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
         let is_left_out = |request: &&Request| {
             let mut rows = request.rows();
@@ -362,7 +367,7 @@ impl Group {
             spent,
             until_first,
             failures: FailureKind::all(table, &inside),
-            goodput: Goodput::of(table, &ok, &run.goodput),
+            goodput: Goodput::of(table, &ok, ended(), &run.goodput),
             left_out: ok.iter().filter(is_left_out).count() as u64,
         }
     }

@@ -1,6 +1,6 @@
 //! Reads the folders of runs and of experiments.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -158,8 +158,7 @@ fn find_runs(given: &[PathBuf]) -> Result<(Option<ExperimentFile>, Vec<Run>), Er
         }
         last = Some(experiment);
     }
-    make_names_unique(&mut runs);
-    Ok((last, runs))
+    Ok((last, each_once(runs)))
 }
 
 /// Reads a run's folder, or a file of rows, without the rows.
@@ -185,9 +184,14 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
     };
     disk::regular(&given).map_err(error)?;
     if !given.is_dir() {
+        let dir = path.parent().unwrap_or(Path::new(""));
+        // Of an experiment's run, the proxy's rows count from its beginning, too.
+        let began = || json::<RunFile>(&dir.join(RUN)).ok()?.ok()??.began;
+        let began = path.ends_with(PROXY_ROWS).then(began).flatten();
         return Ok(Some(Run {
-            dir: path.parent().unwrap_or(Path::new("")).to_owned(),
+            dir: dir.to_owned(),
             name: name_of(path),
+            zero: began.and_then(Stamp::from_seconds),
             files: rows::with_rotated(path).map_err(error)?,
             ..Run::default()
         }));
@@ -237,6 +241,12 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
 }
 
 impl Run {
+    /// The folder of the runs of its experiment, if it is of one.
+    pub fn experiment(&self) -> Option<PathBuf> {
+        self.file.as_ref()?;
+        rows::canonical(&self.dir).parent().map(Path::to_owned)
+    }
+
     /// A member of its summary, by its JSON pointer: `/config/turns`. `None` if it is missing or null.
     pub fn summary_value(&self, pointer: &str) -> Option<&Value> {
         let value = self.summary.pointer(pointer);
@@ -324,10 +334,11 @@ impl Run {
         })
     }
 
-    /// When it began, by `run.json` or its summary.
+    /// When it began, by `run.json` or its summary, if known before its rows are read.
     pub(super) fn began(&self) -> Option<Stamp> {
         let began = self.file.as_ref().and_then(|file| file.began);
-        Stamp::from_seconds(began.or_else(|| self.summary_as("/started_at"))?)
+        let began = began.or_else(|| self.summary_as("/started_at"));
+        began.map_or(self.zero, Stamp::from_seconds)
     }
 
     /// Whether nothing was counted, as its rows are missing or cannot be read.
@@ -388,8 +399,8 @@ impl Run {
             let of = of.map_or(String::new(), |all| format!(" of {all}"));
             let requests = self.table.first_rows().count();
             self.notes.push(format!(
-                "unfinished: {requests}{of} requests had ended when the run was cut short; those under way then \
-                 are missing, the slowest among them"
+                "unfinished: {requests}{of} requests had ended when the run was cut short, or by now if it goes on; \
+                 those under way then are missing, the slowest among them"
             ));
         }
         self.notes.extend(read.left_out());
@@ -416,20 +427,44 @@ impl Run {
 }
 
 fn name_of(path: &Path) -> String {
-    let absolute = Path::new(".").join(path).canonicalize();
-    let absolute = absolute.unwrap_or_else(|_| path.to_owned());
+    let absolute = rows::canonical(&Path::new(".").join(path));
     absolute.file_name().map_or_else(
         || path.display().to_string(),
         |name| one_line(&name.to_string_lossy()).into_owned(),
     )
 }
 
-/// Adds their folders to equal names.
-pub fn make_names_unique(runs: &mut [Run]) {
-    let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
-    for (run, name) in runs.iter_mut().zip(&names) {
-        if names.iter().filter(|other| *other == name).count() > 1 {
-            run.name = format!("{name} ({})", one_line(&run.dir.to_string_lossy()));
+/// Leaves out runs whose rows one before them has, found by another path, and makes the names of the others unique.
+pub fn each_once(all: Vec<Run>) -> Vec<Run> {
+    let (mut places, mut runs) = (HashMap::new(), Vec::<Run>::new());
+    for run in all {
+        let source = rows::canonical(run.files.last().unwrap_or(&run.dir));
+        let place = *places.entry(source).or_insert(runs.len());
+        match runs.get_mut(place) {
+            // The folder of a file of rows knows more of the run.
+            Some(known) if known.file.is_none() && known.summary.is_null() => *known = run,
+            Some(_) => {}
+            None => runs.push(run),
+        }
+    }
+    make_names_unique(&mut runs);
+    runs
+}
+
+/// Adds to equal names the numbers of repeats, or the folders if not all are runs of one experiment.
+fn make_names_unique(runs: &mut [Run]) {
+    let mut by_name = BTreeMap::<String, Vec<&mut Run>>::new();
+    for run in runs {
+        by_name.entry(run.name.clone()).or_default().push(run);
+    }
+    for mut alike in by_name.into_values().filter(|alike| alike.len() > 1) {
+        let places: HashSet<_> = alike.iter().map(|run| run.experiment()).collect();
+        let are_repeats = places.len() == 1 && !places.contains(&None);
+        for (number, run) in (1..).zip(&mut alike) {
+            run.name += &match are_repeats {
+                true => format!(" #{number}"),
+                false => format!(" ({})", one_line(&run.dir.to_string_lossy())),
+            };
         }
     }
 }

@@ -130,9 +130,13 @@ pub fn with_rotated(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// The same path whichever way it was written, if it is there.
+pub fn canonical(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
 /// Removes the paths whose rows would be read twice: repeated ones, and rotated files of another given file.
 pub fn without_duplicates(given: &[PathBuf]) -> Vec<PathBuf> {
-    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let mut seen: HashSet<PathBuf> = HashSet::new();
     for path in given.iter().filter(|path| path.is_file()) {
         let files = with_rotated(path).unwrap_or_default();

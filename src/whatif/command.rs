@@ -83,8 +83,7 @@ impl Args {
                 Err(problem) => problems.push(problem.message),
             }
         }
-        reader::make_names_unique(&mut runs);
-        (runs, problems)
+        (reader::each_once(runs), problems)
     }
 
     /// Returns the runs that can be replayed, and the load of each. The first load has notes on the others, and on the problems before.
@@ -306,15 +305,23 @@ impl Results {
         let ((max, mean), (max_fitted, fitted)) = (predicted.running(), self.fit.running);
         let slots = servers.slots.iter().map(|slots| *slots as f64);
         let slots = slots.sum::<f64>() / servers.slots.len() as f64;
-        let is_far = max as f64 > MAX_EXTRAPOLATION * max_fitted as f64
-            || mean >= NEARLY_FULL * slots && fitted < MIN_FITTED * mean;
-        is_far.then(|| {
+        let is_more = max as f64 > MAX_EXTRAPOLATION * max_fitted as f64;
+        let more = is_more.then(|| {
             format!(
-                "up to {max} requests run at once on a server, {mean:.1} on average, and at most {max_fitted} did in the rows of --fit, \
-                 {fitted:.1} on average: these do not show how fast it is then and what becomes of a queue, and ± is too narrow; give \
-                 --fit rows of busier servers"
+                "up to {max} requests run at once on a server, and at most {max_fitted} did in the rows of --fit, which do not show how \
+                 fast it is then"
             )
-        })
+        });
+        let is_full = mean >= NEARLY_FULL * slots && fitted < MIN_FITTED * mean;
+        let full = is_full.then(|| {
+            format!(
+                "{mean:.1} of the {slots:.0} slots of a server are in use on average, and {fitted:.1} were in the rows of --fit, which do \
+                 not show what becomes of a queue then"
+            )
+        });
+        let reasons: Vec<String> = more.into_iter().chain(full).collect();
+        let advice = "so ± is too narrow; give --fit rows of busier servers";
+        (!reasons.is_empty()).then(|| format!("{}: {advice}", reasons.join("; ")))
     }
 
     /// The fewest servers, or the highest rate, that keep the goals, by bisection; why there is none.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{Difference, Statistic, Strata, apply_holm, compare};
-use crate::report::files::{Grade, RunState, plain};
+use crate::report::files::{Grade, RunState};
 use crate::report::load::is_given_up;
 use crate::report::reader::{Loaded, Run};
 use crate::request::ColumnId;
@@ -50,8 +50,9 @@ const SEED: &str = "seed";
 /// A setting and its runs, by repeat and seed.
 struct Setting<'a> {
     settings: Map<String, Value>,
-    /// Whether it is named by its first run: several folders were given, which may have the same settings.
-    is_named_by_run: bool,
+    /// The label of its runs without the seed. Where several folders were given, which may have the same settings, the names of its runs,
+    /// after the first only their last words: `policy=a #1 #2`.
+    name: String,
     runs: BTreeMap<(u32, String), RunRows<'a>>,
 }
 
@@ -91,10 +92,10 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
         }
     }
     for group in &groups {
-        let names = group.iter().map(Setting::name).collect();
+        let names = group.iter().map(|of| of.name.clone()).collect();
         match group.as_slice() {
             [alone] if loaded.runs.len() > 1 => {
-                let note = not_compared(&alone.name(), "no other setting was sent the same");
+                let note = not_compared(&alone.name, "no other setting was sent the same");
                 comparison.notes.push(note);
             }
             [_] => {}
@@ -117,8 +118,8 @@ fn compare_group(group: &[Setting<'_>], names: Vec<String>, comparison: &mut Com
             let pairs: Vec<RunPair<'_>> = a.pairs(b).collect();
             let found = compare_settings(&pairs, metrics, &mut comparison.notes);
             let of_pair = found.into_iter().map(|difference| Difference {
-                a: a.name(),
-                b: b.name(),
+                a: a.name.clone(),
+                b: b.name.clone(),
                 is_against_first: n == 0,
                 ..difference
             });
@@ -154,15 +155,24 @@ fn add_run<'a>(settings: &mut Vec<Setting<'a>>, run: &'a Run, is_named_by_run: b
     let rows = rows.collect();
     let is_same = |known: &&mut Setting<'_>| {
         let mut runs = known.runs.values();
-        let is_of_one = runs.all(|(of, _)| of.dir.parent() == run.dir.parent());
-        file.is_some() && known.settings == of_run && is_of_one && !known.runs.contains_key(&key)
+        let mut is_of_one = || runs.all(|(of, _)| of.experiment() == run.experiment());
+        file.is_some() && known.settings == of_run && !known.runs.contains_key(&key) && is_of_one()
     };
+    let label = file.map_or("", |file| &file.label).split(',');
+    let label = label.filter(|key| key.trim().split('=').next() != Some(SEED));
+    let label = label.collect::<Vec<_>>().join(",");
+    let is_named_by_run = is_named_by_run || label.is_empty();
     if let Some(known) = settings.iter_mut().find(is_same) {
         known.runs.insert(key, (run, rows));
+        let word = run.name.split(' ').next_back().filter(|_| is_named_by_run);
+        known.name.extend(word.map(|word| format!(" {word}")));
         return;
     }
     settings.push(Setting {
-        is_named_by_run: is_named_by_run || of_run.is_empty(),
+        name: match is_named_by_run {
+            true => run.name.clone(),
+            false => label.trim().to_owned(),
+        },
         settings: of_run,
         runs: BTreeMap::from([(key, (run, rows))]),
     });
@@ -182,16 +192,6 @@ impl Setting<'_> {
                 (both.map(|(run, _)| *run), rows)
             })
         })
-    }
-
-    /// All varied keys (`request_rate=8, tp_size=2`), so that settings of two groups have different names, or its run's name.
-    fn name(&self) -> String {
-        if let (true, Some((run, _))) = (self.is_named_by_run, self.runs.values().next()) {
-            return run.name.clone();
-        }
-        let keys = self.settings.iter();
-        let keys = keys.map(|(key, value)| format!("{key}={}", plain(value)));
-        keys.collect::<Vec<_>>().join(", ")
     }
 }
 

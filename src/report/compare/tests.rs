@@ -128,9 +128,11 @@ fn run(policy: &str, repeat: u32, values: &[Option<f64>]) -> Run {
         format!("req_id=x-{place}, scheduled_time={at}, outcome={outcome}, ttft={ttft}")
     };
     let settings = json!({ "routing_policy": policy });
+    let name = format!("routing_policy={policy}");
     Run {
-        name: format!("routing_policy={policy}"),
+        name: name.clone(),
         file: Some(RunFile {
+            label: name,
             settings: settings.as_object().unwrap().clone(),
             repeat,
             state: RunState::Done,
@@ -152,6 +154,7 @@ fn settings_are_compared_with_those_sent_the_same_and_their_repeats_together() {
         let mut run = run(policy, repeat, &values(shift, seed + u64::from(repeat)));
         let file = run.file.as_mut().unwrap();
         file.settings.insert("request_rate".to_owned(), rate.into());
+        file.label += &format!(",request_rate={rate}");
         file.workload_sha256 = Some(rate.to_string());
         run
     };
@@ -169,7 +172,7 @@ fn settings_are_compared_with_those_sent_the_same_and_their_repeats_together() {
     let made = comparison(&Loaded { experiment, runs });
     assert_eq!(made.notes, [""; 0]);
     assert!(made.differences.iter().all(|of| of.pairs == 2000));
-    let name = |rate, policy| format!("request_rate={rate}, routing_policy={policy}");
+    let name = |rate, policy| format!("routing_policy={policy},request_rate={rate}");
     let ten = ["random", "round_robin", "shortest_queue"].map(|policy| name(10, policy));
     let twenty = ["random", "round_robin"].map(|policy| name(20, policy));
     assert_eq!(made.groups, [&ten[..], &twenty]);
@@ -201,7 +204,7 @@ fn settings_of_two_experiments_have_different_names() {
         let run = run(policy, repeat, &values(shift, seed));
         Run {
             dir: format!("{experiment}/runs/{policy}-{repeat}").into(),
-            name: format!("{} ({experiment})", run.name),
+            name: format!("{} ({experiment}-{repeat})", run.name),
             ..run
         }
     };
@@ -211,14 +214,15 @@ fn settings_of_two_experiments_have_different_names() {
         of("b", "random", 1, -0.03, 2),
         of("b", "round_robin", 0, 0.0, 3),
     ]));
-    let names = ["routing_policy=random (a)", "routing_policy=random (b)"];
+    let names = ["(a-0)", "(b-0) (b-1)"].map(|of| format!("routing_policy=random {of}"));
+    let names = names.each_ref().map(String::as_str);
     let found: Vec<[&str; 2]> = made.differences.iter().map(|of| [&*of.a, &of.b]).collect();
     assert!(found.contains(&names), "{found:?}");
-    let other = "routing_policy=round_robin (b)";
+    let other = "routing_policy=round_robin (b-0)";
     assert!(found.contains(&[names[0], other]), "{found:?}");
     assert!(found.iter().all(|[a, b]| a != b), "{found:?}");
     assert_eq!(made.groups, [[names[0], names[1], other]]);
     let answers = made.answers().join(" ");
-    let answer = "random (b), shown against routing_policy=random (a)";
+    let answer = "random (b-0) (b-1), shown against routing_policy=random (a-0)";
     assert_says(&answers, answer);
 }

@@ -107,7 +107,7 @@ fn group(group: &Group, run: &RunFacts) -> Value {
             "goodput_requests": goodput.good,
             "goodput_share": group.goodput_share(),
             "goodput_unknown": goodput.unknown,
-            "request_goodput": run.per_second(goodput.good as f64),
+            "request_goodput": goodput.completed.and_then(|n| run.per_second(n as f64)),
         })
     });
     joined([

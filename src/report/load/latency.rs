@@ -212,6 +212,8 @@ pub struct Goal {
 pub struct Goodput {
     /// The number of requests that met all goals.
     pub good: u64,
+    /// The number of those that ended within the window and met all goals; `None` if of none it is known whether it did.
+    pub completed: Option<u64>,
     /// The number of successful requests that lack a latency that a goal names. They are not good.
     pub unknown: u64,
 }
@@ -273,14 +275,23 @@ impl Goal {
 }
 
 impl Goodput {
-    /// Counts the successful requests that met all goals; `None` without goals.
-    pub(super) fn of(table: &Table, ok: &[Request], goals: &[Goal]) -> Option<Goodput> {
-        let is_good = ok.iter().map(|of| is_good(table, *of, goals));
-        let is_good: Vec<Option<bool>> = is_good.collect();
-        let count = |value| is_good.iter().filter(|is_good| **is_good == value).count() as u64;
+    /// Counts the successful requests of the window, and those that `ended` in it, that met all goals; `None` without goals.
+    pub(super) fn of(
+        table: &Table,
+        ok: &[Request],
+        ended: impl Iterator<Item = Request>,
+        goals: &[Goal],
+    ) -> Option<Goodput> {
+        let judge = |of| is_good(table, of, goals);
+        let ok: Vec<Option<bool>> = ok.iter().copied().map(judge).collect();
+        let ended: Vec<Option<bool>> = ended.map(judge).collect();
+        let count =
+            |of: &[Option<bool>], value| of.iter().filter(|of| **of == value).count() as u64;
+        let is_known = ended.is_empty() || ended.iter().any(Option::is_some);
         (!goals.is_empty()).then(|| Goodput {
-            good: count(Some(true)),
-            unknown: count(None),
+            good: count(&ok, Some(true)),
+            completed: is_known.then(|| count(&ended, Some(true))),
+            unknown: count(&ok, None),
         })
     }
 }

@@ -222,6 +222,11 @@ fn values_of_the_whole_request_count_once() {
         ("/time_spent/requests", 1.0),
     ];
     assert_figures(&json_of(&two_sequences(2), &run()), expected);
+    let text = Summary::of_records(&two_sequences(2), &run()).to_text();
+    assert_says(
+        &text,
+        "(peak 2); sequences are queued and run, not requests\n",
+    );
     // Two prompts in one request: each has its tokens.
     let json = json_of(&two_sequences(1), &run());
     assert_near(&json, "/total_input_tokens", 60.0);
@@ -279,13 +284,28 @@ fn goodput_counts_requests_that_meet_every_goal() {
         let goodput = parsed.collect();
         let json = json_of(&records, &RunFacts { goodput, ..run() });
         let keys = ["goodput_requests", "goodput_unknown", "request_goodput"];
-        let found = keys.map(|key| json[key].as_f64().unwrap());
-        assert_eq!(found, [good, unknown, good / 2.0], "{goals}");
+        let found = keys.map(|key| json[key].as_f64());
+        // What could not be judged is not 0.
+        let rate = (unknown == 0.0).then_some(good / 2.0);
+        assert_eq!(found, [Some(good), Some(unknown), rate], "{goals}");
         // Of all requests, also those that failed.
         let share = (unknown == 0.0).then(|| good / records.len() as f64);
         assert_eq!(json["goodput_share"].as_f64(), share, "{goals}");
     }
     assert_eq!(json_of(&four(), &run()).get("request_goodput"), None);
+    // As the throughput, those that ended in the window: the second was sent before it.
+    let goodput = vec!["e2el:700".parse::<Goal>().unwrap()];
+    let window = Window {
+        from_s: 0.9,
+        to_s: 1.9,
+        left_out_first: 2,
+        ..Window::default()
+    };
+    let facts = RunFacts { goodput, ..run() };
+    let json = Summary::of_table(&table(&four()), &facts, Some(window)).to_json();
+    let rates = [("/request_goodput", 2.0), ("/request_throughput", 2.0)];
+    assert_figures(&json, rates);
+    assert_near(&json, "/goodput_requests", 1.0);
 }
 
 /// Other invalid ones are in tests/data/experiment/wrong-plans.txt.
@@ -423,6 +443,36 @@ fn requests_that_ended_before_the_window_are_not_unknown_in_it() {
     assert_eq!(over_time.missing, [0, 1, 1, 1]);
     let [.., unknown] = over_time.series;
     assert!((unknown.unwrap().mean - 0.3).abs() < 1e-9);
+}
+
+#[test]
+fn times_without_an_end_or_too_far_apart_give_no_figure() {
+    let nulls = |lines: &[&str], keys: &str| {
+        let summary = Summary::of_table(&Table::of_lines(lines), &run(), None);
+        let json = summary.to_json();
+        let is_null = |key: &str| json[key].is_null();
+        assert!(keys.split(' ').all(is_null), "{json}");
+    };
+    let endless = "req_id=a, outcome=ok, arrival_time=1";
+    nulls(&[endless], "mean_concurrency");
+    let unknown = Summary::of_run(&Run::of_lines([endless])).to_text();
+    assert_says(&unknown, "1 request in - s: 1 ok");
+    let far = ["-9.2e9", "9.2e9"].map(|at| format!("arrival_time={at}, scheduled_time={at}"));
+    nulls(&[&far[0], &far[1]], "schedule_rate achieved_rate");
+}
+
+/// Later turns of a conversation follow its replies.
+#[test]
+fn the_schedules_rate_is_of_the_starts_of_conversations() {
+    let turn = |n| format!("req_id=x-{n}, outcome=ok, scheduled_time={n}, sent_time={n}");
+    let table = Table::of_lines((0..10).map(turn));
+    let rates = |turns| {
+        let config = json!({ "turns": turns });
+        let summary = Summary::of_table(&table, &RunFacts { config, ..run() }, None);
+        [summary.all.schedule_rate, summary.all.achieved_rate]
+    };
+    assert_eq!(rates(1), [Some(1.0), Some(1.0)]);
+    assert_eq!(rates(4), [Some(0.25), Some(1.0)]);
 }
 
 #[test]

@@ -137,8 +137,8 @@ fn line(label: &str, figures: impl std::fmt::Display) -> String {
     format!("{label:<14}{figures}")
 }
 
-fn rate(rate: Option<f64>) -> String {
-    rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"))
+fn two_decimals(figure: Option<f64>) -> String {
+    figure.map_or("-".to_owned(), |figure| format!("{figure:.2}"))
 }
 
 /// A share of all requests in brackets; nothing if it is unknown.
@@ -150,9 +150,9 @@ fn counts(summary: &Summary) -> String {
     let counts = &summary.all.counts;
     let failed = if_any(counts.failed(), |failed| format!(", {failed} failed"));
     format!(
-        "{} in {:.2} s: {} ok{}{}",
+        "{} in {} s: {} ok{}{}",
         count(counts.requests, "request"),
-        summary.run.duration().unwrap_or(0.0),
+        two_decimals(summary.run.duration()),
         counts.ok(),
         of_all(counts.success_rate()),
         failed.unwrap_or_default(),
@@ -185,8 +185,8 @@ fn rates(summary: &Summary) -> String {
         None if all.is_scheduled => format!("sent{drawn}"),
         None => "arrived".to_owned(),
     };
-    let achieved = rate(all.achieved_rate);
-    let completed = rate(run.per_second(all.completed as f64));
+    let achieved = two_decimals(all.achieved_rate);
+    let completed = two_decimals(run.per_second(all.completed as f64));
     line(
         "requests/s",
         format!("{sent} {achieved}, completed {completed}"),
@@ -221,7 +221,10 @@ fn concurrency(summary: &Summary) -> Option<String> {
         })
     });
     let figures: Vec<String> = figures.collect();
-    (!figures.is_empty()).then(|| line("at once", figures.join(", ")))
+    let counts = &summary.all.counts;
+    let has_several = figures.len() > 1 && counts.rows > counts.requests;
+    let unit = "; sequences are queued and run, not requests".repeat(has_several.into());
+    (!figures.is_empty()).then(|| line("at once", figures.join(", ") + &unit))
 }
 
 fn goodput(summary: &Summary) -> Option<String> {
@@ -229,7 +232,8 @@ fn goodput(summary: &Summary) -> Option<String> {
     let goals = summary.run.goodput.iter();
     let goals = goals.map(|goal| format!("{} ≤ {} ms", goal.name, goal.limit_ms));
     let goals: Vec<String> = goals.collect();
-    let rate = summary.run.per_second(goodput.good as f64).unwrap_or(0.0);
+    let completed = goodput.completed;
+    let rate = two_decimals(completed.and_then(|n| summary.run.per_second(n as f64)));
     let unknown = match goodput.unknown {
         0 => String::new(),
         unknown => format!("; unknown for {unknown}, which have no such latency"),
@@ -238,7 +242,7 @@ fn goodput(summary: &Summary) -> Option<String> {
     let goals = goals.join(", ");
     Some(line(
         "goodput",
-        format!("{rate:.2}/s, {good} requests{share} kept {goals}{unknown}"),
+        format!("{rate}/s, {good} requests{share} kept {goals}{unknown}"),
     ))
 }
 

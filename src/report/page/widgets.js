@@ -19,7 +19,7 @@ function choice(label, options, pick) {
   return box("label", "", `${label} `, select);
 }
 /** What the marks of runs mean, the worst first. */
-const MARKS = { INVALID: "the load was not what was asked, so the figures do not describe the servers.", UNFINISHED: "cut short; the figures are of the requests that had ended by then.",
+const MARKS = { INVALID: "the load was not what was asked, so the figures do not describe the servers.", UNFINISHED: "cut short, or not over yet; the figures are of the requests that had ended by then.",
   DEGRADED: "something disturbed the measurement: take the figures with care." };
 /** Makes the element of a mark; null without one. */
 const markOf = mark => mark ? make("span", mark, `mark ${mark}`) : null;

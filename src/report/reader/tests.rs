@@ -2,6 +2,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::clock::Stamp;
+use crate::report::files::RunRef;
 use crate::report::load::tests::*;
 use crate::report::page;
 use crate::report::render::to_text;
@@ -248,6 +249,52 @@ fn the_current_folder_has_a_name() {
     assert_ne!(name_of(Path::new("")), "");
 }
 
+#[test]
+fn an_experiment_has_its_runs_that_have_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let known = [("01", "a"), ("01-r2", "a"), ("02", "b"), ("03", "c")];
+    let known = known.map(|(dir, policy)| RunRef {
+        dir: format!("runs/{dir}"),
+        label: format!("policy={policy}"),
+        ..RunRef::default()
+    });
+    let experiment = ExperimentFile {
+        runs: known.into(),
+        ..ExperimentFile::default()
+    };
+    let text = serde_json::to_string(&experiment).unwrap();
+    write(folder.path(), EXPERIMENT, text);
+    let repeat = RunFile {
+        label: "policy=a".to_owned(),
+        ..RunFile::default()
+    };
+    for dir in ["runs/01", "runs/01-r2"] {
+        let dir = folder.path().join(dir);
+        write(&dir, "requests.csv", of_run(2));
+        write(&dir, RUN, serde_json::to_string(&repeat).unwrap());
+    }
+    write(&folder.path().join("runs/02"), "requests.partial.csv", "");
+    let loaded = load(&[folder.path().to_owned()]).unwrap();
+    assert_eq!(loaded.experiment.as_ref(), Some(&experiment));
+    let names: Vec<&str> = loaded.runs.iter().map(|run| run.name.as_str()).collect();
+    // The third has a file without rows, the fourth was not begun.
+    assert_eq!(names, ["policy=a #1", "policy=a #2", "policy=b"]);
+    assert!(loaded.runs[2].notes[0].contains("the file is empty"));
+    // Two experiments, and whatever is given twice, also by another path: of a folder and its file the folder.
+    let [first, other] = ["runs/01", "other/runs/01"].map(|dir| folder.path().join(dir));
+    write(&other, "requests.csv", of_run(2));
+    write(&other, RUN, serde_json::to_string(&repeat).unwrap());
+    let [file, whole] = [first.join("requests.csv"), folder.path().to_owned()];
+    let roundabout = other.join("../01");
+    let given = [file, first.clone(), whole, other.clone(), roundabout];
+    let runs = load(&given).unwrap().runs;
+    let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
+    let named = |dir: &Path| format!("policy=a ({})", dir.display());
+    let repeat = folder.path().join("runs/01-r2");
+    let [first, repeat, other] = [&first, &repeat, &other].map(|dir| named(dir));
+    assert_eq!(names, [&first, &repeat, "policy=b", &other]);
+}
+
 /// Times of the epoch count from the run's start, if that is known and a time of the epoch, else from the second of the first.
 #[test]
 fn times_count_from_the_beginning_of_a_run_whatever_the_file_counts_from() {
@@ -289,5 +336,12 @@ fn times_count_from_the_beginning_of_a_run_whatever_the_file_counts_from() {
         let found = Summary::of_run(&run).to_json()["started_at_ns"].as_i64();
         let beginning = beginning.map(|ms: f64| began + (ms * 1e6) as i64);
         assert_eq!(found, beginning, "{text}");
+    }
+    // The proxy's rows of an experiment's run.
+    write(folder.path(), RUN, r#"{"began": 1794999997.5}"#);
+    for (name, arrived) in [(PROXY_ROWS, 2.752), ("other.csv", 0.252)] {
+        let path = write(folder.path(), name, self::rows(&all, epoch));
+        let first = read(path).table.number(ColumnId::arrival_time, 0).unwrap();
+        assert!((first - arrived).abs() < 1e-6, "{first} {name}");
     }
 }

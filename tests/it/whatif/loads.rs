@@ -62,6 +62,11 @@ fn a_summary_tells_parts_of_loads_and_what_is_not_to_be_believed() {
     // Which kept one of a latency that the rows lack is not known.
     let measured = told(&[given], "--goodput prefill_time:600000")["loads"][0]["measured"].take();
     assert!(measured["goodput_share"].is_null(), "{measured}");
+    // Given twice, by its folder and its file, it counts once.
+    let twice = told(&[rows.to_str().unwrap(), given], "");
+    let both = [&twice, &all].map(|of| (&of["loads"][0]["requests"], &of["fit"]["requests"]));
+    assert_eq!(both[0], both[1], "{twice}");
+    assert_eq!(twice["loads"].as_array().map(Vec::len), Some(1));
 }
 
 /// Writes the rows of a run anew, each changed.

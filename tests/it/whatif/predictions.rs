@@ -151,14 +151,20 @@ fn a_prediction_far_from_what_was_measured_has_a_note() {
     let all = told(&[&load], line);
     let most = all["fit"]["most_running"].as_u64().unwrap();
     assert!((16..25).contains(&most), "{most}");
-    let note = format!("at most {most} did in the rows of --fit");
+    let more = format!("at most {most} did in the rows of --fit");
     for prediction in all["predictions"].as_array().unwrap() {
-        let is_far = prediction["settings"]["rate"] == 3;
-        let has_note = prediction["note"].to_string().contains(&note);
+        let settings = &prediction["settings"];
+        let is_far = settings["rate"] == 3;
+        let has_note = prediction["note"].is_string();
         assert_eq!(has_note, is_far, "{prediction}");
+        // No more than 2.5 times as many run in 16 slots, which are full.
+        let is_more = prediction["note"].to_string().contains(&more);
+        let has_more_slots = settings["max_running_requests"] == 64;
+        assert_eq!(is_more, is_far && has_more_slots, "{prediction}");
     }
     let shown = said(&[&load], line);
-    assert_eq!(shown.matches("requests run at once").count(), 2, "{shown}");
+    assert_eq!(shown.matches("± is too narrow").count(), 2, "{shown}");
+    assert_says(&shown, "of the 16 slots of a server are in use on average");
 }
 
 /// What is not found is said with its reason, and is no success; the error says it, not the text as well.

@@ -16,6 +16,12 @@ fn a_router_before_full_servers_is_not_to_send_more() {
     assert_says(&router.advice, "would only move this wait into the servers");
     assert_says(&router.what, "% of that time while all slots were taken.");
     assert_says(&router.advice, Cause::Slots.advice());
+    // Where hardly any wait behind the router, its limit keeps slots free, or the slots are taken all the same.
+    let held = run_of(100, with(HELD));
+    for (slots, advice) in [(1, "would only move"), (9, "Raise the router's limit")] {
+        let router = only(&with_slots(&held, slots), "router_queue");
+        assert_says(&router.advice, advice);
+    }
 }
 
 #[test]
