@@ -25,8 +25,9 @@ const MAX_DRIFT_INVERSE: i64 = 10_000;
 /// `perf_counter` to epoch time now and then, which makes its timestamps jump by a few µs.
 const ALLOWANCE: i64 = 5_000;
 /// Of the bounds within a slot of this length only the tightest are kept, nanoseconds.
-const SLOT: i64 = 10 * NANOS;
-const SLOTS: usize = (VALIDITY / SLOT) as usize + 1;
+const SLOT: i64 = 20 * NANOS;
+/// Bounds count on either side of a time: those of one side are not to take the places of the other's.
+const SLOTS: usize = (2 * VALIDITY / SLOT) as usize + 1;
 
 /// The offset of another clock against ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

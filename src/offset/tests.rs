@@ -239,6 +239,11 @@ fn both_sides_of_the_last_five_minutes_bound_it() {
     // The tightest of a slot. One second may have cost the first lower bound 100 µs.
     let two = [(1000, Some(-100), Some(900)), (1001, Some(-900), Some(100))];
     assert_eq!(filter(&two).offset(at(1001)), known(-50_000, 155_001));
+    // One before and one after a time, further apart than a bound counts.
+    for (first, last) in [(1000, 1310), (1000, 1600), (1019, 1619)] {
+        let around = filter(&[(first, Some(-1), None), (last, None, Some(1))]);
+        assert!(around.offset(at((first + last) / 2)).is_some());
+    }
 }
 
 #[test]
