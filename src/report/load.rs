@@ -164,8 +164,7 @@ impl Summary {
             summary.hosts.insert(host, none);
         }
         let recorded = run.summary_as::<Stamp>("/started_at_ns");
-        let zero = run.zero.or_else(|| run.began());
-        let of_rows = zero.map(|zero| zero.plus_nanos(facts.started.nanos()));
+        let of_rows = run.zero.map(|zero| zero.plus_nanos(facts.started.nanos()));
         summary.began = recorded.or(of_rows);
         summary
     }

@@ -178,8 +178,12 @@ fn said(folder: &Path, format: Format, dirs: &[&str], html: Option<PathBuf>) -> 
         html,
         ..Args::default()
     };
-    let reported = run(&args, None).unwrap();
-    reported.replace(folder.to_str().unwrap(), "DIR")
+    unnamed(folder, &run(&args, None).unwrap())
+}
+
+/// A text without the folder's own name.
+fn unnamed(folder: &Path, text: &str) -> String {
+    text.replace(folder.to_str().unwrap(), "DIR")
 }
 
 fn pinned(name: &str, said: &str) {
@@ -287,6 +291,9 @@ fn an_experiment_of_a_grid_and_a_search() {
     let pinned_experiment = |name: &str, file: &Value| {
         put(&dir, "experiment.json", &file.to_string());
         let made = in_words(name, folder.path(), &["grid"]);
+        let written = std::fs::read_to_string(dir.join("comparison.json")).unwrap();
+        let written: Value = serde_json::from_str(&unnamed(folder.path(), &written)).unwrap();
+        assert_eq!(written, made);
         let parts = json!({ "experiment": made["experiment"], "comparison": made["comparison"], "not_compared": made["not_compared"] });
         pinned(&format!("{name}.json"), &format!("{parts:#}\n"));
     };
