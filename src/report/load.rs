@@ -163,9 +163,8 @@ impl Summary {
             let none = Group::of(&run.table, &summary.run, &[], &[]);
             summary.hosts.insert(host, none);
         }
-        let recorded = run.summary_as::<Stamp>("/started_at_ns");
-        let of_rows = run.zero.map(|zero| zero.plus_nanos(facts.started.nanos()));
-        summary.began = recorded.or(of_rows);
+        let zero = run.zero;
+        summary.began = zero.map(|zero| zero.plus_nanos(facts.started.nanos()));
         summary
     }
 

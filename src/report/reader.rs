@@ -327,9 +327,9 @@ impl Run {
     /// When it began, by its summary or `run.json`: to the nanosecond, as the generator counted, where that is known.
     pub fn began(&self) -> Option<Stamp> {
         let exact = self.summary_as::<Stamp>("/started_at_ns");
-        let of_file = || self.file.as_ref().and_then(|file| file.began);
-        let seconds = || of_file().or_else(|| self.summary_as("/started_at"));
-        exact.or_else(|| Stamp::from_seconds(seconds()?))
+        let of_file = self.file.as_ref().and_then(|file| file.began);
+        let seconds = of_file.or_else(|| self.summary_as("/started_at"));
+        exact.or(seconds.and_then(Stamp::from_seconds))
     }
 
     /// Whether nothing was counted, as its rows are missing or cannot be read.
