@@ -253,7 +253,9 @@ async fn a_run_whose_rows_or_answers_hold_nothing_is_no_valid_one() {
 
     let empty = "content-type: application/json\r\ncontent-length: 9\r\n\r\n{\"foo\":1}";
     let answer = Step::Send(format!("HTTP/1.1 200 OK\r\n{empty}").into_bytes());
-    let server = good_at(|turn| turn == 6, answer).await;
+    let good = Step::Send(recorded("generate_stream"));
+    let step = move |turn| if turn == 6 { &good } else { &answer }.clone();
+    let server = Upstream::start(move |turn, _| vec![step(turn)]).await;
     let line = "--max-concurrency 1 --random-input-len 8 --num-prompts";
     for (count, told) in [(3, true), (4, false)] {
         let (done, summary, _folder) = ran(server.addr, &format!("{line} {count}")).await;

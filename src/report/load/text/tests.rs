@@ -20,7 +20,7 @@ fn a_run_without_requests_has_no_figures() {
 fn without_a_response_there_is_no_table_and_no_line_of_dashes() {
     let failed = [(0, "no answer"), (9, "no answer"), (20, "refused")].map(|(start, error)| {
         let sample = Sample::starting(start).without(&[Moment::ServerFinish]);
-        sample.ended(Outcome::Timeout, error).open_row()
+        sample.ended(Outcome::Rejected, error).open_row()
     });
     let one_ok = [&failed[..], &[Sample::whole().open_row()]].concat();
     for (records, has_table) in [(&failed[..], false), (&one_ok, true)] {
