@@ -163,10 +163,8 @@ impl Summary {
             let none = Group::of(&run.table, &summary.run, &[], &[]);
             summary.hosts.insert(host, none);
         }
-        let recorded = run.summary_as::<Stamp>("/started_at_ns");
-        let zero = run.zero.or_else(|| run.began());
-        let of_rows = zero.map(|zero| zero.plus_nanos(facts.started.nanos()));
-        summary.began = recorded.or(of_rows);
+        let zero = run.zero;
+        summary.began = zero.map(|zero| zero.plus_nanos(facts.started.nanos()));
         summary
     }
 

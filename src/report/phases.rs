@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::files::{FaultRow, ServerFile};
 use super::load::is_given_up;
-use crate::request::{ColumnId, StageSet, TypedRow as _, parse_failed};
+use crate::request::{ColumnId, Period, StageSet, TypedRow as _, parse_failed};
 use crate::stats::{quantile, sorted};
 use crate::table::Table;
 use crate::units::{count, duration};
@@ -241,7 +241,9 @@ impl Arrivals<'_> {
             } else {
                 let is_unknown = hosts == ["", ""] && attempts.is_empty() && worker.is_empty();
                 let cell = |column| self.table.value(column, row);
-                if is_unknown && !cell.ended_in().is_some_and(StageSet::is_before_server) {
+                // On the way to a server: that may have refused it.
+                let is_sent = |of: StageSet| of.holds(Period::NETWORK) || !of.is_before_server();
+                if is_unknown && cell.ended_in().is_none_or(is_sent) {
                     traffic.unknown.push(arrival);
                 }
                 let sent = self.table.number(ColumnId::router_send_time, row);

@@ -334,11 +334,15 @@ impl Run {
         })
     }
 
-    /// When it began, by `run.json` or its summary, if known before its rows are read.
-    pub(super) fn began(&self) -> Option<Stamp> {
-        let began = self.file.as_ref().and_then(|file| file.began);
-        let began = began.or_else(|| self.summary_as("/started_at"));
-        began.map_or(self.zero, Stamp::from_seconds)
+    /// When it began, by its summary or `run.json`: to the nanosecond, as the generator counted, where that is known. Rows of a proxy
+    /// have neither: what [`Run::zero`] says.
+    pub fn began(&self) -> Option<Stamp> {
+        let exact = self.summary_as::<Stamp>("/started_at_ns");
+        let of_file = self.file.as_ref().and_then(|file| file.began);
+        let seconds = of_file.or_else(|| self.summary_as("/started_at"));
+        exact
+            .or(seconds.and_then(Stamp::from_seconds))
+            .or(self.zero)
     }
 
     /// Whether nothing was counted, as its rows are missing or cannot be read.
@@ -348,10 +352,11 @@ impl Run {
 
     /// Reads its rows. With `is_lenient` an error becomes a note, and there are no rows.
     fn read(mut self, is_lenient: bool) -> Result<Run, Error> {
-        match rows::read(&self.files, self.began(), SKIPPED_COLUMNS) {
+        self.zero = self.began();
+        match rows::read(&self.files, self.zero, SKIPPED_COLUMNS) {
             Ok((table, read)) => {
                 self.table = sanitize(table);
-                self.zero = read.began;
+                self.zero = read.zero;
                 self.add_notes(&read);
                 if !read.cut.is_empty() {
                     self.is_partial = true;

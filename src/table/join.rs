@@ -47,7 +47,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
     let mut read = |path: &Path, side| {
         let (rows, stats) = read_rotated(path, began)?;
         check(&rows, stats.origin.map(Base::of), path, side)?;
-        began = began.or(stats.began);
+        began = began.or(stats.zero);
         notes.extend(stats.left_out());
         Ok::<Table, Error>(rows)
     };

@@ -61,7 +61,7 @@ pub fn write(sources: &[Source], path: &Path) -> Result<Vec<ReadStats>, Error> {
             write(&mut table, began, GROUP_ROWS);
         };
         let read = read_parts(&source.files, source.began, &[], &mut sink)?;
-        write(&mut table, read.began, 0);
+        write(&mut table, read.zero, 0);
         stats.push(read);
     }
     if stats.iter().all(|stats| stats.rows == 0) {

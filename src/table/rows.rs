@@ -36,8 +36,8 @@ pub struct ReadStats {
     pub unknown_columns: Vec<String>,
     /// The origin of the table's times in the base of its files, nanoseconds: 0 if they count from the run's start.
     pub origin: Option<i64>,
-    /// When the table's time 0 was, if known.
-    pub began: Option<Stamp>,
+    /// When time 0 of the table was, if known.
+    pub zero: Option<Stamp>,
 }
 
 /// Columns that no report uses. They would take a third of the memory.
@@ -71,13 +71,13 @@ impl ReadStats {
 
     /// Sets the origin of times, unless an earlier file did, given the first time of a file.
     fn set_origin(&mut self, path: &Path, time: i64) -> Result<(), Error> {
-        let origin = *self.origin.get_or_insert(origin_of(time, self.began));
+        let origin = *self.origin.get_or_insert(origin_of(time, self.zero));
         let base = Base::of(time);
         if base != Base::of(origin) {
             return Err(other_base(path, base));
         }
         if base == Base::Epoch {
-            self.began = Some(Stamp::from_nanos(origin));
+            self.zero = Some(Stamp::from_nanos(origin));
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ pub fn read_parts(
     sink: &mut dyn FnMut(Table, Option<Stamp>),
 ) -> Result<ReadStats, Error> {
     let mut stats = ReadStats {
-        began,
+        zero: began,
         ..ReadStats::default()
     };
     for path in paths {
@@ -228,13 +228,13 @@ fn read_file(
             if parsing.len() >= threads
                 && let Some(oldest) = parsing.pop_front()
             {
-                sink(stats.add(&name, joined(oldest)), stats.began);
+                sink(stats.add(&name, joined(oldest)), stats.zero);
             }
             let origin = stats.origin;
             parsing.push_back(scope.spawn(move || parse_lines(first, text, header, origin)));
         }
         for rest in parsing {
-            sink(stats.add(&name, joined(rest)), stats.began);
+            sink(stats.add(&name, joined(rest)), stats.zero);
         }
         Ok::<(), Error>(())
     })?;

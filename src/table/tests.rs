@@ -89,6 +89,10 @@ fn cells_are_what_was_put_whatever_else_is_in_their_column() {
     }
     let empty = |row| table.integer(ColumnId::elapsed, row).is_none();
     assert!((0..=2 * numbers.len()).all(empty));
+    // Times too far apart for a difference have none.
+    let apart = Table::of_lines(["arrival_time=-9e9, finish_time=9e9"]);
+    let nanos = apart.between(ColumnId::arrival_time, ColumnId::finish_time, 0);
+    assert_eq!(nanos, None);
     // Cells get wider in a row in the middle, too.
     for number in numbers {
         let mut table = Table::of_lines(["elapsed=1e-9", "", "elapsed=3e-9"]);

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::clock::Stamp;
 use crate::error::{Error, INVALID, SIGNALLED, TOO_MANY_FAILED};
 use crate::experiment::faults;
 use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, find_router, in_path};
@@ -85,7 +84,7 @@ fn add_front_reports(run: &RunResult) -> anyhow::Result<Option<String>> {
         return Ok(None);
     }
     let [rows, front, summary] = files;
-    let began = run.file.began.and_then(Stamp::from_seconds);
+    let began = reader::run_of(&run.dir)?.began();
     let problem = join::add_front_reports(&rows, &front, began)?;
     for run in &reader::load(std::slice::from_ref(&run.dir))?.runs {
         write_json(&summary, &summary_of(run, &Summary::of_run(run)))?;

@@ -295,8 +295,11 @@ pub fn stage(set: StageSet) -> Value {
     json!({ "name": set.name(), "label": set.label(), "place": set.place(), "order": set.order(), "is_after": set.is_after_first_token() })
 }
 
-/// A number rounded to six digits, more than any chart shows; null if it is not finite.
+/// A number rounded to six digits or, if it has more, to a whole number: more than any chart shows. Null if it is not finite.
 fn short(value: f64) -> Value {
+    if value.abs() >= 1e5 {
+        return json!(value.round());
+    }
     json!(format!("{value:.5e}").parse::<f64>().ok())
 }
 

@@ -108,7 +108,14 @@ fn a_page_is_bounded_whatever_the_run() {
     let many = page_of((0..40).map(|_| run_of(150)).collect());
     assert!(many.len() < 5_000_000, "{}", many.len());
     // So many single requests are the slowest of a run; those of it that were so until the first token are there too.
-    assert_eq!(data_of(&many)["runs"][0]["waterfall"]["each"], 30);
+    let waterfall = &data_of(&many)["runs"][0]["waterfall"];
+    assert_eq!(waterfall["each"], 30);
+    // The stages of a request add up to it.
+    let request = &waterfall["requests"][0];
+    let parts = request["seconds"].as_object().unwrap().values();
+    let sum: f64 = parts.map(|seconds| seconds.as_f64().unwrap()).sum();
+    let apart = sum - request["total"].as_f64().unwrap();
+    assert!(apart.abs() < 1e-4, "{request}");
     let mut servers = run_of(0);
     for n in 0..3_000 {
         let sample = Sample::starting(n * 10).host(&format!("h{n}:1"));

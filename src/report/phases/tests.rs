@@ -164,15 +164,22 @@ fn traffic_has_left_a_server_once_others_come_and_go_elsewhere() {
     assert_left(used_before_ready, KILL, Some(0.8), "");
     // Requests that ended before any server were sent to none.
     let in_turns = |n: usize| sent(n as f64, n % 2, Some(0.1));
-    let one = |n| match n {
-        0..30 => in_turns(n),
-        _ => {
-            let place = ["connecting", "to proxy", "proxy", "router"][n % 4];
-            sent(n as f64, 0, None).nowhere(format!("ended_in={place}"))
-        }
+    let ended_in = |places: &[&str]| {
+        let one = |n| match n {
+            0..30 => in_turns(n),
+            _ => {
+                let place = places[n % places.len()];
+                sent(n as f64, 0, None).nowhere(format!("ended_in={place}"))
+            }
+        };
+        (0..60).map(one).collect()
     };
-    let ended_before = (0..60).map(one).collect();
-    assert_left(ended_before, DOWN, Some(17.5), "31 requests came later");
+    let before = ended_in(&["connecting", "to proxy", "proxy", "router"]);
+    assert_left(before, DOWN, Some(17.5), "31 requests came later");
+    // A server that refused the connection had been chosen.
+    for place in ["network", "to proxy+router+network"] {
+        assert_left(ended_in(&[place]), DOWN, None, UNKNOWN);
+    }
     // A router held the request of 12 s, and sent it to the server after two that had come later.
     let mut overtaken: Vec<Sent> = (0..60).map(in_turns).collect();
     overtaken[12].more = "router_send_time=17".to_owned();
@@ -253,6 +260,8 @@ fn a_server_serves_again_or_does_not() {
     ] {
         let told =
             format!("2 server-1 {kind} down, 4 server-1 {kind} up, 4.3 server-1 {kind} ready");
+        let found = episodes_of(requests.clone(), &told);
+        assert_eq!(found[0].phases[1].to, Some(over), "{kind}");
         let fault = only(requests.clone(), &told);
         let recovery = (fault.over, &*fault.recovery.said, fault.unserved);
         assert_eq!(recovery, (Some(over), said, unserved), "{kind}");

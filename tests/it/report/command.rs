@@ -83,7 +83,7 @@ impl Runs {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_report_has_the_figures_of_a_run_of_its_window_and_of_its_shards() {
     let runs = Runs::of(|config| config.profile.max_running_requests = 2);
-    let load = "--num-prompts 40 --request-rate 80 --upstream-kind server --goodput ttft:50";
+    let load = "--num-prompts 40 --request-rate 80 --upstream-kind server --goodput ttft:50 --time-base epoch";
     runs.traffic("run", load).await;
     assert_eq!(runs.figures("run")["requests"], 40);
     assert_eq!(runs.read("run/report.html"), "", "only beside words");

@@ -18,8 +18,12 @@ fn said(folder: &Path, format: Format, dirs: &str, html: Option<PathBuf>) -> Str
         html,
         ..Args::default()
     };
-    let reported = run(&args, None).unwrap();
-    reported.replace(folder.to_str().unwrap(), "DIR")
+    unnamed(folder, &run(&args, None).unwrap())
+}
+
+/// A text without the folder's own name.
+fn unnamed(folder: &Path, text: &str) -> String {
+    text.replace(folder.to_str().unwrap(), "DIR")
 }
 
 fn pinned(name: &str, said: &str) {
@@ -64,6 +68,10 @@ fn in_words(name: &str, dirs: &str) -> Value {
     let html = pages.join(format!("{name}.html"));
     let json = said(folder.path(), Format::Json, dirs, Some(html));
     std::fs::write(pages.join(format!("{name}.json")), &json).unwrap();
+    // An experiment's is there to be read too.
+    if let Ok(written) = std::fs::read_to_string(folder.path().join(dirs).join("comparison.json")) {
+        assert_eq!(unnamed(folder.path(), &written).trim(), json.trim());
+    }
     serde_json::from_str(&json).unwrap()
 }
 

@@ -15,6 +15,33 @@ fn a_run_without_requests_has_no_figures() {
     }
 }
 
+/// Where more than half got no response, no lower bound of all is known.
+#[test]
+fn without_a_response_there_is_no_table_and_no_line_of_dashes() {
+    let failed = [(0, "no answer"), (9, "no answer"), (20, "refused")].map(|(start, error)| {
+        let sample = Sample::starting(start).without(&[Moment::ServerFinish]);
+        sample.ended(Outcome::Rejected, error).open_row()
+    });
+    let one_ok = [&failed[..], &[Sample::whole().open_row()]].concat();
+    for (records, has_table) in [(&failed[..], false), (&one_ok, true)] {
+        let text = Summary::of_records(records, &run()).to_text();
+        assert_eq!(text.contains("p50"), has_table, "{text}");
+        let dashes = |line: &&str| line.split_whitespace().any(|word| word == "-");
+        assert_eq!(text.lines().find(dashes), None, "{text}");
+    }
+}
+
+#[test]
+fn one_request_of_a_window_is_in_the_singular() {
+    let mut one = Summary::of_records(&[Sample::whole().open_row()], &run());
+    one.window = Some(Window {
+        left_out_first: 1,
+        ..Window::default()
+    });
+    let told = one.of_window().unwrap();
+    assert_says(&told, "figures are of the 1 request that arrived from");
+}
+
 #[test]
 fn intervals_take_requests_of_all_servers_in_the_order_of_arrival() {
     // Requests of varying lengths at three servers in turn.

@@ -60,7 +60,8 @@ fn thinning_keeps_every_peak_and_the_order() {
 #[test]
 fn numbers_are_short_and_nothing_is_null() {
     assert_eq!(short(0.123_456_789), json!(0.123_457));
-    assert_eq!(short(1_795_000_000.25), json!(1_795_000_000.0));
+    assert_eq!(short(1_234_567.25), json!(1_234_567.0));
     assert_eq!(short(f64::NAN), Value::Null);
+    assert_eq!(short(f64::INFINITY), Value::Null);
     assert_eq!(short(0.0), json!(0.0));
 }
