@@ -95,7 +95,8 @@ impl<'i> Reading<'i> {
     /// The first line that is not TOML, its key, and why. Nothing else of it is shown, as it may contain a secret.
     fn new(text: &'i str) -> Result<Reading<'i>, (usize, String)> {
         let (document, errors) = DeTable::parse_recoverable(text);
-        let is_known = |key: &str| SECTIONS.iter().any(|section| section.key(key).is_some());
+        let is_known =
+            |_: &str, key: &str| SECTIONS.iter().any(|section| section.key(key).is_some());
         let places = errors
             .iter()
             .map(|error| syntax_error(text, error, is_known));

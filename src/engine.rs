@@ -277,7 +277,7 @@ impl Joiner {
             self.receive();
             let now = self.clock.now();
             if let Some(logs) = &mut self.logs {
-                let lines = logs.poll(now);
+                let lines = logs.poll(PAUSE);
                 self.add_log_lines(lines, now);
             }
             self.record_ready(now);
@@ -291,14 +291,11 @@ impl Joiner {
         while let Ok((message, _)) = self.inbox.try_recv() {
             self.handle(message, self.clock.now());
         }
-        let readings = self.logs.take().map(LogReader::last_readings);
-        // Limited, as a log may grow as fast as it is read, or its disk not answer.
-        let until = self.clock.now().plus_nanos(LAST_WAIT_NANOS);
-        while let Some(readings) = &readings
-            && let Ok(nanos) = u64::try_from(until.nanos_since(self.clock.now()))
-            && let Ok(lines) = readings.recv_timeout(Duration::from_nanos(nanos))
-        {
-            self.add_log_lines(lines, self.clock.now());
+        if let Some(logs) = self.logs.take() {
+            let clock = self.clock.clone();
+            for lines in logs.last_readings(&clock) {
+                self.add_log_lines(lines, clock.now());
+            }
         }
         self.record_ready(Stamp::MAX);
     }

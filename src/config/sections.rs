@@ -197,19 +197,27 @@ pub(super) fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// Returns the line of a text that is no TOML; its key and a colon, if the key `is_known`; and why. Nothing else of it is shown, as it may
-/// contain a secret.
+/// Returns the line of a text that is no TOML; its key and a colon, if that is all before the `=` and `is_known` in its table (`""`: none);
+/// and why. Nothing else of it is shown, as it may contain a secret.
 pub fn syntax_error<'e>(
     text: &str,
     error: &'e toml::de::Error,
-    is_known: impl Fn(&str) -> bool,
+    is_known: impl Fn(&str, &str) -> bool,
 ) -> (usize, String, &'e str) {
     let line = line_of(text, error.span().map_or(0, |at| at.start));
     let key = text
         .lines()
         .nth(line - 1)
         .and_then(|line| line.split_once('='));
-    let key = key.map(|(key, _)| key.trim()).filter(|key| is_known(key));
+    let above = text.lines().take(line - 1);
+    let tables = above.filter_map(|line| line.trim_start().strip_prefix('[')?.split_once(']'));
+    let table = tables.last().map_or("", |(table, _)| table);
+    let is_bare = |key: &&str| {
+        let is_part = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
+        !key.is_empty() && key.bytes().all(is_part)
+    };
+    let key = key.map(|(key, _)| key.trim()).filter(is_bare);
+    let key = key.filter(|key| is_known(table, key));
     let key = key.map_or_else(String::new, |key| format!("{key}: "));
     (line, key, error.message().trim())
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use crate::clock::Stamp;
+use crate::clock::Clock;
 use crate::request::scan::{Progress, Scanner, Sink};
 use crate::request::{EngineReport, Field, LOG_LINE, MetaInfo, Scalar, TimingSource};
 
@@ -25,8 +25,8 @@ pub struct LogReader {
     stop: Sender<()>,
     /// The reports of new lines, or none, once a period.
     readings: Receiver<Vec<EngineReport>>,
-    last_reading: Option<Stamp>,
-    is_silence_logged: bool,
+    /// For how long [`LogReader::poll`] has found no reading.
+    silence: Duration,
 }
 
 /// A folder with logs, and how far they were read.
@@ -62,7 +62,8 @@ const SUFFIX: &[u8] = b".log";
 const MAX_READ_BYTES: u64 = 16 << 20;
 /// How often the folder is listed and its logs are read. It may hold a year of hourly files.
 const PERIOD: Duration = Duration::from_millis(250);
-/// How long a reading may take until the disk is said not to answer. The first one, which finds the ends of the logs, is waited for.
+/// How long a reading may take until the disk is said not to answer. The first one, which finds the ends of the logs, is waited for, and so
+/// are the last ones.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of bytes of a line that are held at once.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -75,7 +76,7 @@ impl LogReader {
             ..LogFolder::default()
         });
         if reader.readings.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout) {
-            reader.log_silence();
+            reader.add_silence(TIMEOUT);
         }
         reader
     }
@@ -84,7 +85,7 @@ impl LogReader {
         let path = folder.path.clone();
         let (stop, stopped) = mpsc::channel();
         // The next reading waits until this one is taken.
-        let (sender, readings) = mpsc::sync_channel(1);
+        let (sender, readings) = mpsc::sync_channel(0);
         let run = move || {
             let mut is_last = false;
             loop {
@@ -107,30 +108,39 @@ impl LogReader {
             path,
             stop,
             readings,
-            last_reading: None,
-            is_silence_logged: spawned.is_err(),
+            // Without a thread that is no news.
+            silence: spawned.map_or(TIMEOUT, |_| Duration::ZERO),
         }
     }
 
-    /// Returns the reports of the lines that were read since the last call, at `now`. Never waits.
-    pub fn poll(&mut self, now: Stamp) -> Vec<EngineReport> {
+    /// Returns the reports of the lines that were read since the last call. Never waits. It is called once a `period`, of which the
+    /// silence is made up: by the clock, a stop of this process would be the disk's silence.
+    pub fn poll(&mut self, period: Duration) -> Vec<EngineReport> {
         let readings: Vec<_> = self.readings.try_iter().collect();
-        let before = self.last_reading.filter(|_| readings.is_empty());
-        let last = *self.last_reading.insert(before.unwrap_or(now));
-        if now.since(last) >= TIMEOUT.as_secs_f64() {
-            self.log_silence();
+        match readings.is_empty() {
+            true => self.add_silence(period),
+            false => self.silence = Duration::ZERO,
         }
         readings.into_iter().flatten().collect()
     }
 
-    /// Ends the thread. Returns the reports of all lines written until now, as they are read.
-    pub fn last_readings(self) -> Receiver<Vec<EngineReport>> {
+    /// Ends the thread. Returns the reports of all lines written until now, as they are read; only for a while, as a log may grow as fast
+    /// as it is read, or its disk not answer.
+    pub fn last_readings(self, clock: &Clock) -> impl Iterator<Item = Vec<EngineReport>> {
         drop(self.stop);
-        self.readings
+        let until = clock.now().plus_seconds(TIMEOUT.as_secs_f64());
+        std::iter::from_fn(move || {
+            let nanos = u64::try_from(until.nanos_since(clock.now())).ok()?;
+            let reading = self.readings.recv_timeout(Duration::from_nanos(nanos));
+            reading.ok()
+        })
     }
 
-    fn log_silence(&mut self) {
-        if !std::mem::replace(&mut self.is_silence_logged, true) {
+    /// Logs once that it has lasted too long.
+    fn add_silence(&mut self, period: Duration) {
+        let before = self.silence;
+        self.silence += period;
+        if before < TIMEOUT && self.silence >= TIMEOUT {
             let path = self.path.display();
             log::warn!("engine logs: {path}: the disk does not answer; nothing waits for it");
         }

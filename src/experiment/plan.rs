@@ -106,8 +106,8 @@ impl Plan {
         }
         let has_other_router = has_pairs || has(&given, "router", |text| text != "builtin");
         let is_external = has(&given, "engine", |text| text == "external");
-        // A search takes one setting, the example's sweeps are of our own servers and balancer, and what servers that run already do is not
-        // its to say.
+        // A search takes one setting. The example's sweeps are of our own servers and balancer. Keys of started servers mean nothing to
+        // servers that run already.
         keys.retain(|key, values| {
             let drops_sweep = is_search || has_other_router;
             let is_of_builtin = has_other_router && OF_BUILTIN.contains(&key);

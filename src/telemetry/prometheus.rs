@@ -273,8 +273,8 @@ impl Metrics {
         }
     }
 
-    /// Reads the figures of this process, which have the names of Prometheus's own clients. Not to be called concurrently: another
-    /// scrape would find no processor time, or twice as much.
+    /// Reads the figures of this process, which have the names of Prometheus's own clients. Only under the lock of [`Metrics::text`]: between
+    /// the two steps that set the processor time, another scrape would show 0.
     fn update_process(&self) {
         if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
             let spent = usage.user_time() + usage.system_time();

@@ -102,7 +102,6 @@ impl Recorder {
             in_memory: Vec::new(),
             lag: Lag::default(),
         };
-        let period = Duration::from_nanos(EngineLogs::READ_PERIOD_NANOS.unsigned_abs());
         loop {
             let exchange = match ended.try_recv() {
                 Err(TryRecvError::Empty) => {
@@ -110,7 +109,7 @@ impl Recorder {
                     if let Some(file) = &mut recorder.outputs.file {
                         file.flush();
                     }
-                    ended.recv_timeout(period)
+                    ended.recv_timeout(EngineLogs::READ_PERIOD)
                 }
                 received => received.map_err(|_| RecvTimeoutError::Disconnected),
             };
@@ -119,7 +118,7 @@ impl Recorder {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return recorder,
             }
-            recorder.write_joined(recorder.clock.now());
+            recorder.write_ready(recorder.clock.now());
         }
     }
 
@@ -133,11 +132,15 @@ impl Recorder {
     }
 
     /// Writes the rows that no longer wait for the servers' logs at `now`.
-    fn write_joined(&mut self, now: Stamp) {
-        let Some(logs) = &mut self.outputs.logs else {
-            return;
-        };
-        for joined in logs.ready(now) {
+    fn write_ready(&mut self, now: Stamp) {
+        if let Some(logs) = &mut self.outputs.logs {
+            let ready = logs.ready(now);
+            self.write_joined(ready);
+        }
+    }
+
+    fn write_joined(&mut self, all: Vec<Joined>) {
+        for joined in all {
             let rows = joined.into_rows(&mut self.clocks);
             self.write(rows);
         }
@@ -161,12 +164,16 @@ impl Recorder {
             && logs.has_waiting()
             && !stop.is_stopped()
         {
-            let next = self.clock.now().plus_nanos(EngineLogs::READ_PERIOD_NANOS);
+            let period = EngineLogs::READ_PERIOD.as_secs_f64();
+            let next = self.clock.now().plus_seconds(period);
             self.clock.sleep_until(next);
-            self.write_joined(next);
+            self.write_ready(next);
         }
-        // Without their lines, if the wait was cut short.
-        self.write_joined(Stamp::MAX);
+        // Without their lines, if these are not written yet and the wait was cut short.
+        if let Some(logs) = self.outputs.logs.take() {
+            let last = logs.last(&self.clock);
+            self.write_joined(last);
+        }
         let file = self.outputs.file.map(RowFile::finish);
         let (path, written) = file.unwrap_or((PathBuf::new(), Ok(())));
         (path, written, self.outputs.spans)
@@ -304,7 +311,7 @@ impl Spans {
 
 impl EngineLogs {
     /// How often the logs are read.
-    const READ_PERIOD_NANOS: i64 = NANOS / 5;
+    const READ_PERIOD: Duration = Duration::from_millis(200);
 
     /// Begins with the lines that are written from now on: earlier ones are not of this run.
     pub(super) fn begin(folder: &Path) -> EngineLogs {
@@ -339,16 +346,28 @@ impl EngineLogs {
 
     /// Returns the requests that no longer wait, with what their lines report.
     fn ready(&mut self, now: Stamp) -> Vec<Joined> {
-        if self.has_waiting() && now.nanos_since(self.last_read) >= EngineLogs::READ_PERIOD_NANOS {
+        let period = EngineLogs::READ_PERIOD;
+        if self.has_waiting() && now.since(self.last_read) >= period.as_secs_f64() {
             self.last_read = now;
             let table = &mut self.table;
-            for line in self.folder.poll(now) {
+            for line in self.folder.poll(period) {
                 table.add_log_line(line, now);
             }
             self.ready.extend(table.take_ready(now));
             drop(table.forget(now));
         }
         std::mem::take(&mut self.ready)
+    }
+
+    /// Returns all requests that still wait, with what the lines written until now report.
+    fn last(mut self, clock: &Clock) -> Vec<Joined> {
+        if self.has_waiting() {
+            for line in self.folder.last_readings(clock).flatten() {
+                self.table.add_log_line(line, clock.now());
+            }
+            self.ready.extend(self.table.take_ready(Stamp::MAX));
+        }
+        self.ready
     }
 }
 

@@ -16,6 +16,8 @@ use serde_json::Value;
 use crate::support::docs::assert_cases;
 use crate::support::generator::{flags, sim};
 use crate::support::process::{Done, Process, queuescope, run, run_aside, signal};
+use crate::support::upstream::Upstream;
+use crate::support::wire::answer;
 use crate::support::{assert_says, table};
 
 /// What a command says of itself, as one reads it in a file.
@@ -303,9 +305,8 @@ fn what_a_run_says_on_its_way_fits() {
     assert_says(&said, stops);
 }
 
-/// Commands print by one function alone: clippy holds the others off.
-#[test]
-fn what_others_wrote_does_nothing_to_the_terminal() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_wrote_does_nothing_to_the_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let wild = "a\u{1b}]0;owned\u{7}\rb\u{202e}c\u{9b}2J";
     let spelt = r"a\x1b]0;owned\x07\x0db\x202ec\x9b2J";
@@ -315,8 +316,12 @@ fn what_others_wrote_does_nothing_to_the_terminal() {
     let text = "req_id,host,status,outcome,arrival_time,finish_time,total_latency\n".to_owned();
     std::fs::write(&rows, text + &row(wild) + &row("other")).unwrap();
     let rows = rows.to_str().unwrap();
+    let body = serde_json::json!({"error": {"message": wild}}).to_string();
+    let server = Upstream::always(answer("500 no", &body)).await;
+    let url = format!("http://{}", server.addr);
     for line in [
-        &["report", rows][..],
+        &["probe", &url][..],
+        &["report", rows],
         &["report", rows, "--format", "markdown"],
     ] {
         let shown = through_a_pipe(line);

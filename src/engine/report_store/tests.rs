@@ -83,6 +83,29 @@ proptest! {
 }
 
 #[test]
+fn legs_are_joined_by_their_room() {
+    let leg = |id: u64, role, room| {
+        let report = EngineReport {
+            rid: Some(id.to_string()),
+            role: Some(role),
+            room,
+            ..EngineReport::of(TimingSource::Trace)
+        };
+        span(1, id, 0, SpanKind::Root(Box::new(report)))
+    };
+    for (room, expected) in [(None, None), (Some(7), Some("3"))] {
+        let mut store = ReportStore::new(1000);
+        store.add(leg(1, ServerRole::Decode, room), at(0));
+        for (other, id) in [None, Some(7)].into_iter().zip(2..) {
+            store.add(leg(id, ServerRole::Prefill, other), at(0));
+        }
+        let found = store.by_rid("1").remove(0).report.prefill;
+        let rid = found.and_then(|prefill| prefill.rid);
+        assert_eq!(rid.as_deref(), expected, "{room:?}");
+    }
+}
+
+#[test]
 fn requests_of_a_trace_with_too_many_are_found_by_their_ids_only() {
     let mut store = ReportStore::new(100_000);
     let count = MAX_REQUESTS_OF_TRACE as u64 + 1;

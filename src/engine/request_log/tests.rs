@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use super::*;
-use crate::clock::{Clock, NANOS};
+use crate::clock::{Clock, NANOS, Stamp};
 use crate::engine::join::{EndedRequest, JoinTable};
 use crate::engine::{JoinOutput, Joiner};
 use crate::request::{Endpoint, Outcome, Row, Side};
@@ -258,16 +258,35 @@ fn a_request_that_waits_gets_its_line_while_the_process_runs_and_at_its_end() {
 
 #[test]
 fn a_disk_that_never_answers_holds_up_neither_rows_nor_the_end() {
-    let (_sender, readings) = mpsc::sync_channel(1);
+    let (_sender, readings) = mpsc::sync_channel(0);
     let reader = LogReader {
         path: PathBuf::new(),
         stop: mpsc::channel().0,
         readings,
-        last_reading: None,
-        is_silence_logged: false,
+        silence: Duration::ZERO,
     };
     assert_eq!(
         joined(reader, Clock::system().now().plus_nanos(NANOS / 10)),
         0
     );
+}
+
+#[test]
+fn a_disk_is_silent_after_two_seconds_of_polls_without_a_reading_until_one_comes() {
+    let (sender, readings) = mpsc::sync_channel(1);
+    let mut reader = LogReader {
+        path: PathBuf::new(),
+        stop: mpsc::channel().0,
+        readings,
+        silence: Duration::ZERO,
+    };
+    let period = TIMEOUT / 8;
+    for _ in 0..2 {
+        for polls in 1..=9 {
+            reader.poll(period);
+            assert_eq!(reader.silence >= TIMEOUT, polls >= 8, "{polls}");
+        }
+        sender.send(Vec::new()).unwrap();
+        reader.poll(period);
+    }
 }

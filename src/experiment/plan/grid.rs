@@ -30,7 +30,16 @@ const MAX_LABEL_CHARS: usize = 100;
 /// It is not TOML: names the line, its key and the problem.
 pub fn file(text: &str) -> Result<Vec<Entry>, Error> {
     let table: Table = text.parse().map_err(|error| {
-        let (line, key, why) = syntax_error(text, &error, is_key);
+        let is_mixed = |key: &str| {
+            let has = |is_such: fn(&u8) -> bool| key.bytes().any(|b| is_such(&b));
+            has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase)
+        };
+        let is_known = |table: &str, key: &str| match table {
+            "" => is_key(key),
+            // A program's table takes any key: what mixes cases may be a secret on a line of its own.
+            _ => !is_mixed(key) && is_key(&format!("{table}.{key}")),
+        };
+        let (line, key, why) = syntax_error(text, &error, is_known);
         Error::usage(format!("line {line}: {key}{why}"))
     })?;
     let mut entries = Vec::new();

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::request::{End, Endpoint, Moment, Observer, Period, Relation, Side, Stamps};
+use crate::request::{End, Endpoint, Moment, Observer, Outcome, Period, Relation, Side, Stamps};
 
 /// The offset of a clock from the true time at [`START`] in nanoseconds, and its drift from then on in ppm.
 type Skew = (i64, i64);
@@ -263,4 +263,38 @@ fn a_network_time_is_as_uncertain_as_the_clocks_of_hop_and_engine_together() {
         within.split(';').any(|name| name == "network_time"),
         "{within}"
     );
+}
+
+#[test]
+fn a_wait_for_logs_that_is_cut_short_still_takes_the_lines_that_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Clock::system();
+    let file = File::create(dir.path().join(PARTIAL)).unwrap();
+    let outputs = Outputs {
+        file: Some(RowFile {
+            dir: dir.path().to_owned(),
+            out: RowWriter::new(file, Stamp::EPOCH),
+        }),
+        logs: Some(EngineLogs::begin(dir.path())),
+        ..Outputs::default()
+    };
+    let (ended, exchanges) = std::sync::mpsc::channel();
+    drop(ended);
+    let mut recorder = Recorder::record_all(clock.clone(), outputs, &exchanges);
+    let logs = recorder.outputs.logs.as_mut().unwrap();
+    let row = Row {
+        engine_id: Some("a".into()),
+        outcome: Some(Outcome::Ok),
+        ..Row::new(Side::Traffic, Endpoint::Chat, "r".into())
+    };
+    logs.wait(vec![row], clock.now());
+    let line = "{\"id\": \"a\", \"request_received_ts\": 1795170105.0, \"queue_time\": 0.0625, \"completion_tokens\": 8, \
+        \"forward_entry_time\": 1795170105.125, \"request_finished_ts\": 1795170106.0}\n";
+    std::fs::write(dir.path().join("sglang-request-metrics-1.log"), line).unwrap();
+    let stop = Stop::default();
+    stop.stop();
+    let (path, written, _) = recorder.finish(&stop);
+    written.unwrap();
+    let rows = std::fs::read_to_string(path).unwrap();
+    assert!(rows.contains(",log,"), "{rows}");
 }

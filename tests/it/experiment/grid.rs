@@ -198,13 +198,16 @@ fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str) {
     let events = faults.lines().skip(1);
     let events = events.filter_map(|line| line.rsplit(',').next());
     let events: Vec<&str> = events.collect();
-    assert_eq!(events[..2], ["down", "up"], "{faults}");
     let name = run.dir.strip_prefix("runs/").unwrap();
     let file = plan.run_file(name).unwrap();
     let policy = run.settings.get("routing_policy");
     let policy = policy.map_or("round_robin", |policy| policy.as_str().unwrap());
     assert_eq!(file.router.unwrap(), format!("builtin {policy}"));
-    if kind == "kill" {
+    if kind == "reset" {
+        assert_eq!(events, ["down", "up", "ready"], "{faults}");
+    } else {
+        // The run may end before the server has started again.
+        assert_eq!(events[..2], ["down", "up"], "{faults}");
         let servers = file.servers.iter().map(|server| server.host.clone());
         assert_eq!(words(&table, "host"), servers.collect());
         for row in 0..table.len() {
@@ -253,7 +256,9 @@ fn the_highest_rate_is_near_what_the_server_can_do() {
     );
     let done = plan.ran("node", &[]);
     let found = plan.experiment().max_rate.unwrap();
-    let (met, above) = (found.met.unwrap(), found.missed.or(found.invalid).unwrap());
+    let met = found.met.unwrap();
+    let above = [found.missed, found.invalid].into_iter().flatten();
+    let above = above.min_by(f64::total_cmp).unwrap();
     // A machine that is busy with other things finds less, never more: at twice the rate the queue grows by seconds.
     assert!(met > MOST / 8.0 && met < MOST * 1.25, "{found:?}");
     assert!(above <= met * 1.2, "{found:?}");
@@ -315,6 +320,16 @@ fn a_goal_that_cannot_be_measured_or_kept_ends_the_search() {
         assert_says(&done.out, told);
         assert!(done.code == Some(code) || done.code == Some(3), "{done:?}");
     }
+}
+
+#[test]
+fn a_plan_that_is_no_text_is_told() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, [0xff]).unwrap();
+    let done = run(queuescope(&["node", file.path().to_str().unwrap()]));
+    done.assert_status(&[2]);
+    let told = "stream did not contain valid UTF-8; give the path of a plan";
+    assert_says(&done.err, told);
 }
 
 /// What an exporter's variables say of a proxy is nothing to a plan without one. How plans are shown: `proxy/process.rs`.

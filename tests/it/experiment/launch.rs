@@ -16,6 +16,7 @@ use super::{assert_nothing_is_left, hosts, left, routed, send, spec, started, un
 use crate::support::assert_says;
 use crate::support::process::{PROGRAM, lines_of, queuescope};
 use crate::support::router::{Which, free_port};
+use crate::support::wire::PATIENCE;
 
 #[tokio::test]
 async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_does() {
@@ -138,7 +139,11 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         start_timeout: std::time::Duration::from_secs(1),
         ..serving(ServerSpec::Running(nobody))
     };
-    let no_flag = serving(started(PROGRAM, "sim --no-such"));
+    // Its end ends the start at once.
+    let no_flag = DeploymentSpec {
+        start_timeout: std::time::Duration::from_secs(86_400),
+        ..serving(started(PROGRAM, "sim --no-such"))
+    };
     for (wanted, pieces) in [
         (on_taken_port, &*taken_port),
         (
@@ -147,7 +152,8 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         ),
         (too_soon, "server-1|is not ready|Connection refused"),
     ] {
-        let error = format!("{:#}", Deployment::start(&wanted).await.unwrap_err());
+        let start = tokio::time::timeout(PATIENCE, Deployment::start(&wanted));
+        let error = format!("{:#}", start.await.unwrap().unwrap_err());
         let pieces = pieces.split('|');
         pieces.for_each(|piece| assert_says(&error, piece));
         assert_eq!(left(dir), [""; 0], "{error}");

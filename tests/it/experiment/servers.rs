@@ -180,7 +180,7 @@ async fn a_server_under_tls_that_runs_already_is_tested_as_its_certificate_is_to
     }
 }
 
-/// Of the generator's own file; what the proxy's has: `demo.rs`.
+/// Checks the generator's own file; `demo.rs` checks the proxy's.
 #[test]
 fn a_chat_experiment_shows_the_servers_queue() {
     let plan = Planned::new(
@@ -284,7 +284,8 @@ async fn metrics_of_servers_and_gpus_are_written_with_their_time() {
     };
     let (rows, mut notes) = scraped(&servers, access, smi, is_enough).await;
     // A busy machine may be late once.
-    notes.retain(|note| !note.starts_with("server-1: "));
+    let late = "(the last: no answer within 900 ms)";
+    notes.retain(|note| !(note.starts_with("server-1: ") && note.ends_with(late)));
     let values = rows.iter().map(|row| {
         let (source, server, metric) = (&row.source, &row.server, &row.metric);
         format!("{} {source} {server} {metric} {}", row.time, row.value)

@@ -220,6 +220,8 @@ fn said(config: &str, line: &str) -> String {
     let mut command = queuescope(&flags(line));
     command.current_dir(folder.path()).env_remove("COLUMNS");
     let done = run(command);
+    let has_begun = folder.path().join("results").exists();
+    assert!(done.code == Some(0) || !has_begun, "nothing was begun");
     let said = done.out + &done.err;
     assert!(!said.contains("panicked") && !said.contains("HIDE"));
     format!("exit {}\n{said}", done.code.unwrap())

@@ -3,9 +3,9 @@
 
 use clap::ValueEnum;
 use queuescope::clock::Clock;
-use queuescope::request::{End, Endpoint, Outcome, Row};
-use queuescope::sim::Sim;
+use queuescope::request::{End, Endpoint, Moment, Outcome, Row};
 use queuescope::sim::config::{Config, Dialect};
+use queuescope::sim::{Served, Sim};
 use serde_json::json;
 
 use super::{fast, posted};
@@ -13,6 +13,9 @@ use crate::generations::{self, shown};
 use crate::support::admin::get;
 use crate::support::observed::{begun, in_pieces};
 use crate::support::table;
+
+/// Floats of epoch seconds resolve 0.24 µs; a moment is put together of up to three.
+const ROUNDING_NANOS: i64 = 2_000;
 
 /// Each generation, and the bodies of `tests/data/synthetic` that a server of it writes: with metrics and without.
 const BODIES: &str = "\
@@ -39,6 +42,25 @@ async fn observed(sim: &Sim, stream: bool) -> Row {
     let pieces = reply.chunks.iter().map(|chunk| (0, chunk));
     let rows = in_pieces(observer, pieces, End::Complete);
     rows.into_iter().next().unwrap()
+}
+
+/// Moments that the reader has are those of the server's own log.
+fn is_as_served(row: &Row, served: &Served, case: &str) {
+    for (moment, truth) in [
+        (Moment::ServerCreated, Some(served.received)),
+        (Moment::QueueStart, served.moments.queue_start),
+        (Moment::QueueEnd, served.moments.queue_end),
+        (Moment::ServerFinish, served.moments.finish),
+    ] {
+        let Some(read) = row.timeline.raw(moment) else {
+            continue;
+        };
+        let off = read.nanos_since(truth.unwrap());
+        assert!(
+            off.abs() <= ROUNDING_NANOS,
+            "{case}: {moment:?} is {off} ns off"
+        );
+    }
 }
 
 #[tokio::test]
@@ -72,6 +94,7 @@ async fn each_dialect_is_read_as_its_generation_and_gives_its_moments() {
                 assert_eq!(row.actual_output_tokens, Some(8), "{case}");
                 let has = |row| Vec::from_iter(shown(row).split(' ').map(|cell| cell != "-"));
                 assert_eq!(has(&row), has(&by_hand), "{case}: {row:?}");
+                is_as_served(&row, sim.served().last().unwrap(), &case);
             }
         }
     }
