@@ -175,6 +175,7 @@ impl Request<'_> {
                     self.sent(sent, client);
                     Ok(())
                 }
+                // Never after the end: `up` is given up then.
                 read = self.response.read(up, self.fault.is_none()) => {
                     if let Some(fault) = self.fault.as_mut().filter(|one| one.fault.kind == Kind::Slow)
                         && matches!(&read, Ok(Part::Body(piece, _)) if !piece.is_empty())
