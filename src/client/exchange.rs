@@ -126,15 +126,16 @@ impl Exchange {
         }
     }
 
-    /// Sends a whole response, after which the connection is not kept.
-    pub async fn answer(&mut self, head: ResponseHeader, body: Vec<u8>, limit: Duration) {
+    /// Sends a whole response, after which the connection is not kept. Returns whether all of it was written.
+    pub async fn answer(&mut self, head: ResponseHeader, body: Vec<u8>, limit: Duration) -> bool {
         self.session.set_keepalive(None);
         for part in [Part::Head(Box::new(head), false), Part::Body(body, true)] {
             let written = self.write(part, limit, pending()).await;
             if written.is_err() {
-                return;
+                return false;
             }
         }
+        true
     }
 
     /// Reads for a moment what is left of the request's body, after the response: closing on unread bytes would reset the connection

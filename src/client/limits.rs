@@ -76,7 +76,8 @@ pub enum Refusal {
 
 /// `Retry-After` of a 503, in seconds.
 const RETRY_AFTER_S: usize = 1;
-/// How long a client has to read the last response, or what there is of it, and to close.
+/// How long a client has to read the last response, or what there is of it, and to close; or, where its connection is kept, to send
+/// the rest of a body that was answered.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Limits {

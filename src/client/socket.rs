@@ -158,7 +158,8 @@ pub fn limit_unsent(socket: &impl AsFd) {
     let _ = SockRef::from(socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES as u32);
 }
 
-/// What else Pingora asks of a stream: how it is shut down, and what only its own proxy has a use for.
+/// What else Pingora asks of a stream, a client's or an upstream's: how it is shut down, and what only its own proxy reads. Digests are
+/// none, also of TLS.
 macro_rules! plain_stream {
     ($stream:ty) => {
         #[async_trait::async_trait]

@@ -81,15 +81,17 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         let trace = request.context.trace.map(|trace| trace.id_text());
         failure::log(path, *outcome, reason, id.unwrap_or(""), trace.as_deref());
     }
+    let mut is_answered = false;
     if !request.response.has_begun {
         request.read_room(&mut client).await;
         if let (Some(response), End::Failed(outcome, _)) = (response, &end) {
-            request.answer(response, *outcome, &mut client).await;
-            request.context.end(end.clone());
-            client.drain().await;
+            is_answered = request.answer(response, *outcome, &mut client).await;
         }
     }
     request.context.end(end);
+    if is_answered {
+        client.drain().await;
+    }
     let resets = match failure {
         // Else the kernel would hold what the client does not read.
         Failure::ClientStalled => true,
@@ -321,11 +323,16 @@ impl<'a> Request<'a> {
         Ok(head)
     }
 
-    /// Sends a response of our own, for an exchange with that outcome.
-    async fn answer(&mut self, response: ErrorResponse, outcome: Outcome, client: &mut Exchange) {
+    /// Sends a response of our own, for an exchange with that outcome. Returns whether the client took it.
+    async fn answer(
+        &mut self,
+        response: ErrorResponse,
+        outcome: Outcome,
+        client: &mut Exchange,
+    ) -> bool {
         self.context.answer(response.status, outcome);
         let Ok((mut head, body)) = response.head_and_body() else {
-            return;
+            return false;
         };
         // The record's id may be cut. One that we made stands for an empty one that was sent.
         let made = self.id.as_deref().filter(|_| self.has_made_id);
@@ -337,7 +344,7 @@ impl<'a> Request<'a> {
         self.put_stamps(&mut head);
         self.response.has_begun = true;
         let limit = self.write_limit(client);
-        client.answer(head, body, limit).await;
+        client.answer(head, body, limit).await
     }
 
     /// How long the client may hold up the next write.

@@ -6,14 +6,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use parking_lot::Mutex;
 use pingora::protocols::{Stream, UniqueID, UniqueIDType};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::client::socket::plain_stream;
 
-/// A stream that a session reads, while the body of a request is written by another handle.
+/// A stream that a session reads, while the body of a request is written by another handle. All handles are in one task: the lock is
+/// always free.
 #[derive(Clone, Debug)]
 pub struct Connection(Arc<Mutex<Stream>>);
 
@@ -27,22 +28,19 @@ impl Connection {
     ///
     /// # Errors
     /// The connection broke.
-    pub async fn send(
-        mut self,
-        mut piece: Bytes,
-        is_chunked: bool,
-        is_last: bool,
-    ) -> io::Result<()> {
+    pub async fn send(mut self, piece: Bytes, is_chunked: bool, is_last: bool) -> io::Result<()> {
         if is_chunked {
             let size = format!("{:X}\r\n", piece.len());
             // An empty chunk is the end.
             let end: &[u8] = match is_last && !piece.is_empty() {
-                true => b"0\r\n\r\n",
-                false => b"",
+                true => b"\r\n0\r\n\r\n",
+                false => b"\r\n",
             };
-            piece = [size.as_bytes(), &piece, b"\r\n", end].concat().into();
+            let mut chunk = Bytes::from(size).chain(piece).chain(end);
+            self.write_all_buf(&mut chunk).await?;
+        } else {
+            self.write_all(&piece).await?;
         }
-        self.write_all(&piece).await?;
         self.flush().await
     }
 }
@@ -64,6 +62,18 @@ impl AsyncWrite for Connection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut *self.0.lock()).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.lock()).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.lock().is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -46,6 +46,19 @@ fn shows(metrics: &Metrics, name: &str, upstream: &str, value: u64) -> bool {
 const FAILURES: &str = "connect_failures_total";
 
 #[tokio::test]
+async fn failures_of_one_name_stay_counted_when_one_of_its_upstreams_goes() {
+    let metrics = Metrics::new().unwrap();
+    let a = "127.0.0.1:1";
+    let [front, hop] = [(); 2].map(|()| set(&[a], None, &metrics));
+    for set in [&front, &hop] {
+        set.connect_failed(&mut set.choose(&[], &[]).unwrap());
+    }
+    assert!(shows(&metrics, FAILURES, a, 2));
+    drop(front);
+    assert!(shows(&metrics, FAILURES, a, 2));
+}
+
+#[tokio::test]
 async fn a_new_set_keeps_what_it_shares_with_the_old() {
     let metrics = Metrics::new().unwrap();
     let (a, b, c) = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3");
@@ -153,6 +166,14 @@ async fn a_request_tries_each_address_of_a_name() {
     assert!(set.connect_failed(&mut two));
     assert!(!set.connect_failed(&mut two));
     assert!(set.all[0].counts.is_out.load(Relaxed));
+    // Nor for the next.
+    let mut three = set.choose(&[], &[]).unwrap();
+    let first = three.at;
+    assert!(set.connect_failed(&mut three));
+    assert_ne!(three.at, first);
+    three.upstream.restore("connected");
+    assert!(!set.all[0].counts.is_out.load(Relaxed));
+    assert_eq!(set.choose(&[], &[]).unwrap().at, three.at);
 }
 
 #[tokio::test]

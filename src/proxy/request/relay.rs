@@ -122,30 +122,49 @@ impl Request<'_> {
         up.write_request_header(Box::new(head))
             .await
             .map_err(|error| Failure::Upstream(error.into_up()))?;
+        // The request may have queued, or waited for a connection: neither was silent meanwhile.
+        let now = self.shared.clock.now();
+        (self.last_activity, self.upload_waits_since) = (now, now);
         let limit = peer.options.write_timeout.unwrap_or(Duration::MAX);
-        let send = |piece: Bytes, is_chunked, is_last| {
-            let has_any = is_last || !piece.is_empty();
-            has_any.then(|| timeout(limit, connection.clone().send(piece, is_chunked, is_last)))
+        let send = |connection: &Connection, piece: Bytes, is_chunked, is_last| {
+            // A last piece that is empty is the end of chunks.
+            let has_any = is_chunked && is_last || !piece.is_empty();
+            let connection = connection.clone();
+            has_any.then(|| timeout(limit, connection.send(piece, is_chunked, is_last)))
         };
         let unsent = std::mem::take(&mut self.upload.unsent).into();
         // A response is read meanwhile: it may come before the body's end.
-        let mut sending = pin!(send(unsent, is_chunked, self.upload.is_over));
+        let is_over = self.upload.is_over;
+        let mut sending = pin!(send(&connection, unsent, is_chunked, is_over));
         let mut closed = pin!(client.closed());
         // For all reads.
         let mut timer = pin!(tokio::time::sleep(self.time_left(peer, false)?));
-        let (mut up, mut next) = (Some(up), None);
+        let (mut up, mut next) = (Some((up, connection)), None);
         loop {
             self.upload.is_sending = sending.is_some();
-            if let Some(up) = up.take_if(|_| self.response.is_read) {
-                // Before the client has all of the response, so that its next request finds the connection.
-                self.release(up, &connection, peer).await;
+            if let Some((up, connection)) = up.take_if(|_| self.response.is_read) {
+                // Before the client has all of the response, so that its next request finds the connection. No handle of it stays here.
+                sending.set(None);
+                self.release(up, connection, peer).await;
             }
             let ahead = &mut self.response.read_ahead;
             if let Some(part) = next.take().or_else(|| ahead.pop_front()) {
-                self.pass(part, client, up.as_mut()).await?;
+                let mut sent = None;
+                let send_on = async {
+                    sent = OptionFuture::from(sending.as_mut().as_pin_mut()).await;
+                    pending().await
+                };
+                let up = up.as_mut().map(|(up, _)| up);
+                self.pass(part, client, up, send_on).await?;
+                if let Some(sent) = sent {
+                    sending.set(None);
+                    self.sent(sent, client);
+                }
                 continue;
             }
-            let Some(up) = &mut up else { return Ok(()) };
+            let Some((up, connection)) = &mut up else {
+                return Ok(());
+            };
             let upload = &self.upload;
             let may_send = !upload.is_sending && self.response.upload_error.is_none();
             let takes_body = !upload.is_over && may_send;
@@ -153,8 +172,10 @@ impl Request<'_> {
                 biased;
                 Some(sent) = OptionFuture::from(sending.as_mut().as_pin_mut()) => {
                     sending.set(None);
-                    self.sent(sent)
+                    self.sent(sent, client);
+                    Ok(())
                 }
+                // Never after the end: `up` is given up then.
                 read = self.response.read(up, self.fault.is_none()) => {
                     if let Some(fault) = self.fault.as_mut().filter(|one| one.fault.kind == Kind::Slow)
                         && matches!(&read, Ok(Part::Body(piece, _)) if !piece.is_empty())
@@ -169,7 +190,8 @@ impl Request<'_> {
                     let is_upgraded = client.session.was_upgraded();
                     // The client's end of an upgraded connection is the end of both.
                     self.response.is_read |= is_upgraded && self.upload.is_over;
-                    sending.set(send(piece, is_chunked && !is_upgraded, self.upload.is_over));
+                    let is_chunked = is_chunked && !is_upgraded;
+                    sending.set(send(connection, piece, is_chunked, self.upload.is_over));
                     Ok(())
                 }
                 () = &mut closed, if !takes_body => Err(Failure::ClientGone),
@@ -182,22 +204,31 @@ impl Request<'_> {
         }
     }
 
-    /// A piece of the request's body was sent. If not, no more is sent, but a response may still come, unless its upstream has had its time.
-    fn sent<E>(&mut self, sent: Result<io::Result<()>, E>) -> Result<(), Failure> {
+    /// A piece of the request's body was sent. If not, no more is sent, but a response may still come, unless its upstream took nothing
+    /// for too long and has not answered, or the connection is upgraded: one way alone is of no use.
+    fn sent<E>(&mut self, sent: Result<io::Result<()>, E>, client: &Exchange) {
         let now = self.shared.clock.now();
         (self.last_activity, self.upload_waits_since) = (now, now);
         let broke = |error| Error::because(ErrorType::WriteError, "the body", error);
-        self.response.upload_error = match sent {
-            Ok(sent) => sent.map_err(broke).err(),
-            Err(_) if self.response.has_begun => Some(Error::new(ErrorType::WriteTimedout)),
-            Err(_) => return Err(Failure::Upstream(Error::new_up(ErrorType::WriteTimedout))),
-        };
-        Ok(())
+        let late = || Error::new(ErrorType::WriteTimedout);
+        match sent {
+            Ok(sent) => self.response.upload_error = sent.map_err(broke).err(),
+            Err(_) if self.response.has_begun && !client.session.was_upgraded() => {
+                self.response.upload_error = Some(late());
+            }
+            Err(_) => _ = self.response.read_error.get_or_insert_with(late),
+        }
     }
 
     /// Keeps the connection for another request, if all of this one was sent.
-    async fn release(&self, mut up: HttpSession, connection: &Connection, peer: &HttpPeer) {
+    async fn release(&self, mut up: HttpSession, connection: Connection, peer: &HttpPeer) {
         let upload = &self.upload;
+        if up.was_upgraded() && !upload.is_sending {
+            // For the end of TLS to be told. The server may take nothing any more.
+            let limit = peer.options.write_timeout.unwrap_or(Duration::MAX);
+            let _ = timeout(limit, up.shutdown()).await;
+            return;
+        }
         if !upload.is_over || upload.is_sending || self.response.upload_error.is_some() {
             return;
         }
@@ -205,7 +236,7 @@ impl Request<'_> {
         if up.reuse().await.is_some() {
             let time = peer.options.idle_timeout.unwrap_or_default();
             let idle = &self.service.idle;
-            idle.put(peer.reuse_hash(), connection.clone(), time);
+            idle.put(peer.reuse_hash(), connection, time);
         }
     }
 
@@ -303,13 +334,14 @@ impl Request<'_> {
         stamps
     }
 
-    /// Passes a part of the response on to the client, with what an injected fault does to it. Reads ahead from `up` while the write
-    /// is pending.
+    /// Passes a part of the response on to the client, with what an injected fault does to it. While the write is pending, reads ahead
+    /// from `up` and runs `send_on`.
     async fn pass(
         &mut self,
         part: Part,
         client: &mut Exchange,
         up: Option<&mut HttpSession>,
+        send_on: impl Future<Output = Infallible>,
     ) -> Result<(), Failure> {
         if let Part::Head(head, _) = &part {
             if is_final(head.status) {
@@ -331,7 +363,8 @@ impl Request<'_> {
         }
         let limit = self.write_limit(client);
         let read_ahead = self.read_ahead(up);
-        let written = client.write(part, limit, read_ahead).await;
+        let meanwhile = async { tokio::join!(read_ahead, send_on).0 };
+        let written = client.write(part, limit, meanwhile).await;
         if let Some(since) = self.context.timing.write_pending_since {
             let now = self.shared.clock.now();
             self.context.timing.write_over(now);

@@ -106,6 +106,41 @@ async fn who_waits_for_too_long_in_the_front_is_refused() {
     assert_eq!(server.seen().len(), 1);
 }
 
+/// However long they waited in the front's queue: that is no silence of a server, nor a slow body of a client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_queued_has_all_the_time_of_a_server_and_of_a_body() {
+    let case = async |limit: &str, length: usize| {
+        let server = Upstream::start(|turn, _| {
+            let event = [
+                Step::Send(chunk(EVENT)),
+                Step::Pause(Duration::from_millis(100)),
+            ];
+            match turn {
+                0 => [
+                    vec![Step::Send(stream_head())],
+                    vec![event; 8].concat(),
+                    done(),
+                ]
+                .concat(),
+                _ => vec![Step::ok()],
+            }
+        });
+        let server = server.await;
+        let keys = format!("max_concurrent_requests = 1\n{limit} = 0.5");
+        let front = Front::keyed(&[server.addr], &keys).await;
+        let mut first = front.asked("/generate", "", b"{\"stream\":true}").await;
+        until("it is sent on", || server.seen().len() == 1).await;
+        let response = front.ask("/generate", "", &vec![b' '; length]).await;
+        assert_eq!(response.status(), 200, "{limit}: {response:?}");
+        assert!(first.response().await.whole);
+        front.all_end(2, "ok", "").await;
+    };
+    tokio::join!(
+        case("upstream_read_timeout_s", 2),
+        case("client_body_timeout_s", 600_000)
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_all_refuse_each_is_tried_again_and_the_client_gets_a_502() {
     let (sockets, addrs): (Vec<_>, Vec<_>) = [(); 2].map(|()| refusing_yet()).into_iter().unzip();

@@ -140,6 +140,10 @@ async fn whoever_ends_it_is_told_where_it_was() {
         if outcome == "client_abort" || outcome == "timeout" {
             until("the upstream let go", || upstream.gone() == 1).await;
         }
+        if then == "stops" {
+            let seen = &upstream.seen()[0];
+            assert!(!seen.whole && !seen.body.is_empty(), "a part of the body");
+        }
         // Whatever ended it, its upstream's queue is shorter by one.
         front.counts("queuescope_upstream_in_flight", 0).await;
         assert!(other.seen().is_empty());

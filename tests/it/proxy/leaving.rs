@@ -107,6 +107,31 @@ async fn a_whole_answer_ends_its_request_though_the_client_may_send_on() {
     front.all_end(3, "client_error", "413").await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_used_again_is_no_longer_held_by_who_used_it_before() {
+    const LENGTH: usize = 3_000_000;
+    let large = json_response(&"x".repeat(LENGTH));
+    let server = Upstream::start(move |turn, _| match turn {
+        0 => vec![Step::Send(large.clone())],
+        _ => vec![Step::Silence],
+    })
+    .await;
+    let front = Front::start(server.addr).await;
+    let mut reads = Client::with_buffer(front.addr(), 65_536).await;
+    reads.post("/generate", "", b"{}").await;
+    let (mut taken, mut others) = (vec![0; LENGTH - 400_000], Vec::new());
+    // It takes more, bit by bit, until the connection is free.
+    while others.is_empty() || server.seen().last().unwrap().connection != 0 {
+        reads.stream.read_exact(&mut taken).await.unwrap();
+        taken.truncate(16_384);
+        others.push(front.asked("/generate", "", b"{}").await);
+        until("it came", || server.seen().len() > others.len()).await;
+    }
+    drop(others.pop());
+    until("the server learns of it", || server.gone() == 1).await;
+    drop((others, reads));
+}
+
 /// However long a write to the server may take.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_answer_of_a_server_that_reads_no_more_is_passed_on_and_one_that_gives_none_is_a_504() {
@@ -235,9 +260,9 @@ async fn more_than_is_kept_is_not_read_at_once_and_a_reset_is_seen() {
     assert_outcome(&front.only_row().await, "client_abort", "client");
 }
 
-const ASK_UPGRADE: &str =
+pub const ASK_UPGRADE: &str =
     "GET /ws HTTP/1.1\r\nhost: h\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
-const SWITCH: &str =
+pub const SWITCH: &str =
     "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
 
 /// A server that takes nothing while it says more than sockets hold, and a client that sends on and reads.
@@ -275,6 +300,58 @@ async fn an_upgraded_connection_goes_both_ways_at_once() {
         Err(error) = writes.write_all(&all) => panic!("{error}"),
     }
     assert!(heard == said.repeat(ROUNDS));
+}
+
+/// An upgraded connection through a front with this limit on writes to a server, and the server's end of it.
+async fn upgraded(write_limit: f64) -> (Front, Client, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let keys = format!("upstream_write_timeout_s = {write_limit:?}");
+    let front = Front::keyed(&[listener.local_addr().unwrap()], &keys).await;
+    let mut client = front.sent(ASK_UPGRADE).await;
+    let (mut server, _) = listener.accept().await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        server.read_buf(&mut head).await.unwrap();
+    }
+    server.write_all(SWITCH.as_bytes()).await.unwrap();
+    client.read_until(|reader| reader.head.is_some()).await;
+    (front, client, server)
+}
+
+/// The piece that is being sent; none is read after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_piece_of_a_body_is_sent_to_its_end_while_the_client_reads_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let front = Front::start(listener.local_addr().unwrap()).await;
+    let mut client = front.client().await;
+    let body = post_chunked("/generate", &vec![b'a'; 64 << 20], 77_777);
+    let sent = client.send_until_still(&body).await;
+    assert!(sent < body.len(), "the server reads nothing yet");
+    let (server, _) = listener.accept().await.unwrap();
+    let (mut reads, mut writes) = server.into_split();
+    let large = json_response(&"s".repeat(64 << 20));
+    tokio::spawn(async move { writes.write_all(&large).await });
+    // It passes on no more of this.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (mut reader, mut buffer) = (Reader::default(), vec![0; 40_000]);
+    let whole = async {
+        loop {
+            let wait = Duration::from_millis(200);
+            match tokio::time::timeout(wait, reads.read(&mut buffer)).await {
+                Ok(read) => reader.feed(&buffer[..read.unwrap()]),
+                Err(_) if reader.is_between_chunks() => break,
+                Err(_) => {}
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, whole).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgraded_connection_ends_when_its_server_takes_nothing_for_too_long() {
+    let (_front, mut client, _server) = upgraded(0.1).await;
+    client.send_until_still(&vec![b'a'; 64 << 20]).await;
+    assert!(client.is_closed().await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,6 +9,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use super::leaving::{ASK_UPGRADE, SWITCH};
 use super::*;
 
 /// A certificate for `localhost` that signs itself, in files.
@@ -236,6 +237,30 @@ async fn a_server_with_a_right_certificate_serves() {
     let name = format!("localhost:{}", plain.addr.port());
     let healthy = format!("queuescope_upstream_healthy{{upstream=\"{name}\"}} 0\n");
     assert_says(&both.proxy.metrics().text(), &healthy);
+}
+
+/// Whoever ends it: a server takes the connection's end without `close_notify` for an attack.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgraded_connection_to_a_server_under_tls_ends_in_good_order() {
+    for server_ends in [false, true] {
+        let end = if server_ends {
+            Step::Close
+        } else {
+            Step::Silence
+        };
+        let server = Upstream::playing(vec![Step::Send(SWITCH.into()), end]).await;
+        let ca = Authority::new("ours");
+        let face = ca.face(&["localhost"], server.addr).await;
+        let front = front_to("localhost", &[face.addr], Some(&ca)).await;
+        let mut client = front.sent(ASK_UPGRADE).await;
+        client.read_until(|reader| reader.head.is_some()).await;
+        if server_ends {
+            assert!(client.is_closed().await);
+        }
+        drop(client);
+        until("it has ended", || face.ended() == 1).await;
+        assert_eq!(face.cut_off(), 0, "{server_ends}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,6 @@
 //! A TLS face for a plain server, with certificates made for the test.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -23,6 +24,7 @@ pub struct Authority {
 pub struct TlsFace {
     pub addr: SocketAddr,
     asked_for: Arc<Mutex<Vec<Option<String>>>>,
+    ends: Arc<Mutex<Vec<io::Result<()>>>>,
     _listening: Listening,
 }
 
@@ -83,8 +85,10 @@ impl TlsFace {
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let asked_for = Arc::new(Mutex::new(Vec::new()));
         let names = asked_for.clone();
+        let ends = Arc::new(Mutex::new(Vec::new()));
+        let all_ends = ends.clone();
         let listening = Listening::start(move |_, stream| {
-            let (acceptor, names) = (acceptor.clone(), names.clone());
+            let (acceptor, names, ends) = (acceptor.clone(), names.clone(), all_ends.clone());
             async move {
                 let Ok(mut stream) = acceptor.accept(stream).await else {
                     return;
@@ -92,13 +96,15 @@ impl TlsFace {
                 let name = stream.get_ref().1.server_name().map(str::to_owned);
                 names.lock().unwrap().push(name);
                 let mut there = TcpStream::connect(server).await.unwrap();
-                let _ = tokio::io::copy_bidirectional(&mut stream, &mut there).await;
+                let copied = tokio::io::copy_bidirectional(&mut stream, &mut there).await;
+                ends.lock().unwrap().push(copied.map(drop));
             }
         });
         let listening = listening.await;
         TlsFace {
             addr: listening.addr,
             asked_for,
+            ends,
             _listening: listening,
         }
     }
@@ -106,5 +112,18 @@ impl TlsFace {
     /// The name that each connection asked for.
     pub fn asked_for(&self) -> Vec<Option<String>> {
         self.asked_for.lock().unwrap().clone()
+    }
+
+    /// How many connections have ended.
+    pub fn ended(&self) -> usize {
+        self.ends.lock().unwrap().len()
+    }
+
+    /// How many of them ended without `close_notify`.
+    pub fn cut_off(&self) -> usize {
+        let is_cut = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
+        let ends = self.ends.lock().unwrap();
+        let failed = ends.iter().filter_map(|end| end.as_ref().err());
+        failed.filter(|error| is_cut(error)).count()
     }
 }

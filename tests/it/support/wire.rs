@@ -102,6 +102,11 @@ impl Reader {
         next
     }
 
+    /// Whether no part of a chunk has come without the rest.
+    pub fn is_between_chunks(&self) -> bool {
+        self.raw.is_empty()
+    }
+
     /// The chunks so far, or a body of another framing once it is whole.
     pub fn pieces(&self) -> Vec<Vec<u8>> {
         match self.is_chunked() || self.body.is_empty() || !self.is_whole(usize::MAX) {
