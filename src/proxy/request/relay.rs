@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::pending;
-use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -108,6 +107,25 @@ impl Response {
     }
 }
 
+/// Returns what sends a piece of a request's body, if there is anything to send.
+fn send(
+    connection: &Connection,
+    peer: &HttpPeer,
+    piece: Bytes,
+    is_chunked: bool,
+    is_last: bool,
+) -> Option<impl Future<Output = pingora::Result<()>> + use<>> {
+    let limit = peer.options.write_timeout.unwrap_or(Duration::MAX);
+    // A last piece that is empty is the end of chunks.
+    let has_any = is_chunked && is_last || !piece.is_empty();
+    let connection = connection.clone();
+    has_any.then_some(async move {
+        let sent = timeout(limit, connection.send(piece, is_chunked, is_last)).await;
+        let sent = sent.map_err(|_| Error::new(ErrorType::WriteTimedout))?;
+        sent.map_err(|error| Error::because(ErrorType::WriteError, "the body", error))
+    })
+}
+
 impl Request<'_> {
     /// Sends the request to a connected upstream, and its response to the client.
     pub(super) async fn relay(
@@ -116,26 +134,12 @@ impl Request<'_> {
         (connection, peer): (Connection, &HttpPeer),
         head: RequestHeader,
     ) -> Result<(), Failure> {
-        let mut up = HttpSession::new(Box::new(connection.clone()));
-        up.write_timeout = peer.options.write_timeout;
         let is_chunked = head.headers.contains_key(TRANSFER_ENCODING);
-        up.write_request_header(Box::new(head))
-            .await
-            .map_err(|error| Failure::Upstream(error.into_up()))?;
-        // The request may have queued, or waited for a connection: neither was silent meanwhile.
-        let now = self.shared.clock.now();
-        (self.last_activity, self.upload_waits_since) = (now, now);
-        let limit = peer.options.write_timeout.unwrap_or(Duration::MAX);
-        let send = |connection: &Connection, piece: Bytes, is_chunked, is_last| {
-            // A last piece that is empty is the end of chunks.
-            let has_any = is_chunked && is_last || !piece.is_empty();
-            let connection = connection.clone();
-            has_any.then(|| timeout(limit, connection.send(piece, is_chunked, is_last)))
-        };
+        let up = self.send_head(&connection, peer, head).await?;
         let unsent = std::mem::take(&mut self.upload.unsent).into();
         // A response is read meanwhile: it may come before the body's end.
         let is_over = self.upload.is_over;
-        let mut sending = pin!(send(&connection, unsent, is_chunked, is_over));
+        let mut sending = pin!(send(&connection, peer, unsent, is_chunked, is_over));
         let mut closed = pin!(client.closed());
         // For all reads.
         let mut timer = pin!(tokio::time::sleep(self.time_left(peer, false)?));
@@ -191,7 +195,7 @@ impl Request<'_> {
                     // The client's end of an upgraded connection is the end of both.
                     self.response.is_read |= is_upgraded && self.upload.is_over;
                     let is_chunked = is_chunked && !is_upgraded;
-                    sending.set(send(connection, piece, is_chunked, self.upload.is_over));
+                    sending.set(send(connection, peer, piece, is_chunked, self.upload.is_over));
                     Ok(())
                 }
                 () = &mut closed, if !takes_body => Err(Failure::ClientGone),
@@ -204,19 +208,34 @@ impl Request<'_> {
         }
     }
 
-    /// A piece of the request's body was sent. If not, no more is sent, but a response may still come, unless its upstream took nothing
-    /// for too long and has not answered, or the connection is upgraded: one way alone is of no use.
-    fn sent<E>(&mut self, sent: Result<io::Result<()>, E>, client: &Exchange) {
+    /// Sends the head. Only from then on client and server may be too slow, not while the request queued or its connection was made.
+    async fn send_head(
+        &mut self,
+        connection: &Connection,
+        peer: &HttpPeer,
+        head: RequestHeader,
+    ) -> Result<HttpSession, Failure> {
+        let mut up = HttpSession::new(Box::new(connection.clone()));
+        up.write_timeout = peer.options.write_timeout;
+        up.write_request_header(Box::new(head))
+            .await
+            .map_err(|error| Failure::Upstream(error.into_up()))?;
         let now = self.shared.clock.now();
         (self.last_activity, self.upload_waits_since) = (now, now);
-        let broke = |error| Error::because(ErrorType::WriteError, "the body", error);
-        let late = || Error::new(ErrorType::WriteTimedout);
-        match sent {
-            Ok(sent) => self.response.upload_error = sent.map_err(broke).err(),
-            Err(_) if self.response.has_begun && !client.session.was_upgraded() => {
-                self.response.upload_error = Some(late());
-            }
-            Err(_) => _ = self.response.read_error.get_or_insert_with(late),
+        Ok(up)
+    }
+
+    /// A piece of the request's body was sent. If not, no more is sent, but a response may still come, unless its upstream took nothing
+    /// for too long and has not answered. Nor does an upgraded connection go on then: it would one way only.
+    fn sent(&mut self, sent: pingora::Result<()>, client: &Exchange) {
+        let now = self.shared.clock.now();
+        (self.last_activity, self.upload_waits_since) = (now, now);
+        let Err(error) = sent else { return };
+        let may_go_on = self.response.has_begun && !client.session.was_upgraded();
+        if *error.etype() == ErrorType::WriteTimedout && !may_go_on {
+            self.response.read_error.get_or_insert(error);
+        } else {
+            self.response.upload_error = Some(error);
         }
     }
 
