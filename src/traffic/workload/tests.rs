@@ -84,59 +84,6 @@ fn custom_entries_are_sent_in_order_and_again_unchanged_and_their_words_counted_
     assert_eq!(body(&load.request(0))["messages"], messages);
 }
 
-/// Formats, files of them (of `azure` the rows), and parts of the errors. NL is a line break, GOOD a line of Mooncake's.
-const WRONG: &str = r#"
-custom | {"prompt":"a"}NLNL{"prompt":3} | , line 3: `prompt`: invalid type: integer `3`, expected a string; must be a JSON array or JSON lines of
-custom | [NL{"prompt":"a"},NL{"prompt":"a"},NL{"prompt":NL"a","completion":[]}NL] | , line 5: `[2].completion`: invalid type: sequence, expected a string
-custom | {"prompt":"a"NL | , line 1: EOF while parsing an object; must be
-custom | [{"prompt":"a"},NL | , line 2: EOF while parsing a value
-custom | [{"prompt":"a"}]] | , line 1: trailing characters
-custom | {"prompt":"a"}{"prompt":"b"} | , line 1: trailing characters
-custom | 3 | , line 1: invalid type: integer `3`
-custom | {} | , line 1: has neither `prompt` nor `messages`
-custom | [{"prompt":"a"},{}] | , line 1: entry 2: has neither `prompt` nor `messages`
-custom | {"prompt":" "} | `prompt` must not be empty
-custom | {"prompt":"a","messages":[{"role":"user"}]} | has both
-custom | {"messages":[]} | neither `prompt` nor
-custom | | : holds no entries; must be a JSON array
-sharegpt | [{"conversations": 3}] | , line 1: `[0].conversations`: invalid type: integer `3`
-sharegpt | [{"conversations": [{"value": 3}, {}]}] | : none of its 1 conversations can be sent
-azure | 2023-11-16 18:15:46,1,2NLNL2023-11-16 18:15:46,1,xNL | , line 4: `GeneratedTokens`: `x`: invalid digit found in string; must be CSV with the columns
-azure | 46:68,1,2NL | , line 2: `46:68` is no time; must be
-azure | nan,1,2NL | , line 2: `NaN` is no time; must be
-azure | 2023-11-16 18:15:46,1NL | , line 2: has no cell of the column GeneratedTokens; must be CSV
-azure | | : holds no request with a prompt and an answer
-azure | 1,4000000000,4NL | , line 2: a length of 4000000000 tokens; must be up to 10000000
-csv | Timestamp,Request tokensNL1,2NL | , line 1: has no column GeneratedTokens or Response tokens; must be CSV with the columns TIMESTAMP (such
-mooncake | GOODNLNL{"timestamp": 1, "input_length": -2}NL | , line 3: `input_length`: invalid value: integer `-2`, expected u32; must be JSON lines of {"timestamp": ms,
-mooncake | {"timestamp": 1e30, "input_length": 2, "output_length": 3} | , line 1: `1e30` is no time; must be
-mooncake | {"timestamp": "2024-05-10 00:00:00", "input_length": 2, "output_length": 3} | , line 1: `2024-05-10 00:00:00` is no time; must be
-mooncake | {"timestamp": null, "input_length": 2, "output_length": 3} | , line 1: `timestamp`: a time must be a number, or in CSV a date; must be"#;
-
-#[test]
-fn an_error_names_line_and_field_or_column_and_the_expected_format() {
-    let good = r#"{"timestamp": 1, "input_length": 2, "output_length": 3}"#;
-    let any = planned("").args.data.sharegpt;
-    for line in WRONG.trim_start().lines() {
-        let (format, text) = line.split_once(" |").unwrap();
-        let (text, part) = text.split_once(" | ").unwrap();
-        let mut text = text
-            .trim_start()
-            .replace("NL", "\r\n")
-            .replace("GOOD", good);
-        if format == "azure" {
-            text = format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}");
-        }
-        let read = match format {
-            "custom" => formats::read_custom(text.as_bytes()),
-            "sharegpt" => formats::read_sharegpt(text.as_bytes(), &any, 2, 1, 1),
-            _ => formats::read_trace(text.as_bytes(), format != "mooncake", WHOLE),
-        };
-        let error = read.unwrap_err();
-        assert!(error.contains(part), "{text}: {error}");
-    }
-}
-
 #[test]
 fn a_byte_order_mark_is_ignored() {
     let folder = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::support::process::{limited, run};
+use crate::support::process::limited;
 use crate::support::{assert_says, files, table};
 
 /// The same by its other name.
@@ -51,84 +51,15 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
     assert_eq!(schedules[0], schedules[1], "same seed, same schedule");
 }
 
-/// Flags, and what is said of them: what begins with a colon behind the first flag and its value. AZURE is
-/// a data set with times.
-const WRONG: &str = "\
---request-rate -3 | : must be a positive number of requests a second, such as 5 or 300/min, up to a million, or inf
---request-rate 1e300 | : must be a positive number of requests a second
---num-prompts 0 | : must be a whole number, 1 or more
---random-range-ratio 1.1 | : must be a share from 0 to 1, such as 0.05 or 5%
---max-failed 5 | : must be a share from 0 to 1, such as 0.05 or 5%
---burstiness -1 | : must be a number from 0.001
---request-timeout-s 0 | : must be a positive number of seconds
---backend vllm | : must be one of sglang, sglang-oai, sglang-oai-chat
---header Traceparent:1 | --header Traceparent:***: traceparent is set by queuescope
---extra-request-body [] | : must be a JSON object
---goodput ttft | :
---request-id-prefix a;b | : must be 1 to 64 letters
---duration 5 | --duration cannot end them
---dataset-path x | goes with --dataset-name custom
---dataset-path /nowhere/x --dataset-name custom | --dataset-path /nowhere/x: No such file
---dataset-path LINES --dataset-name custom | d.jsonl, line 2: `prompt`: invalid type: integer `1`, expected a string
---ca LINES | go with an https:// URL
---start-at 2020-01-01T00:00:00Z --request-id-prefix a --shard 1/2 --flush-cache | --start-at 2020-01-01T00:00:00Z: that was 
---arrival trace | --arrival trace: goes with --dataset-name mooncake, azure or burstgpt
---trace-speed 2 | --trace-speed: goes with --arrival trace
---arrival poisson --burstiness 2 | --burstiness: goes with --arrival gamma
-AZURE --arrival trace --rate-curve 0:1,9:9 | , and without --request-rate and --rate-curve
---dataset-name random-ids --turns 2 | --turns 2: goes with --dataset-name conversations or sharegpt
-AZURE --arrival trace --request-rate 3 | , and without --request-rate and --rate-curve
---gsp-num-groups 3 | --gsp-…: goes with --dataset-name generated-shared-prefix
---think-time-s 3 | --think-time-s: goes with --dataset-name conversations or sharegpt
---dataset-name sharegpt --follow-up-len 3 | --follow-up-len: goes with --dataset-name conversations
---dataset-name conversations --sharegpt-output-len 9 | --sharegpt-output-len: goes with --dataset-name sharegpt
---sharegpt-context-len 9 | --sharegpt-context-len: goes with --dataset-name sharegpt
---vocab-size 9 | --vocab-size: goes with --dataset-name random-ids
-AZURE --arrival trace --num-prompts 99999 | requests: lower --num-prompts, or give a longer trace
---dataset-name generated-shared-prefix --dataset-path x | goes with --dataset-name custom, sharegpt or a trace, not generated-shared-prefix
---dataset-name generated-shared-prefix --gsp-num-groups 4000000 --gsp-prompts-per-group 4000000 | must be 10000000 prompts at most
-AZURE.csv | azure-2024.csv.csv: No such file
---goodput ttft:500 tpot:9 --goodput ttft:300 | --goodput: ttft must have one limit, not several";
-
+/// What else is refused: tests/data/refused.txt.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_value_is_one_line_that_names_it() {
+async fn a_start_that_has_passed_is_refused_before_anything_is_sent() {
     let nowhere = refusing().await;
     let root = tempfile::tempdir().unwrap();
-    let new = root.path().join("new");
-    let lines = root.path().join("d.jsonl");
-    std::fs::write(&lines, "{\"prompt\":\"a\"}\n{\"prompt\":1}\n").unwrap();
-    let lines = lines.to_str().unwrap();
-    let azure = data::file("azure-2024.csv");
-    let azure = format!("--dataset-name azure --dataset-path {}", azure.display());
-    for [given, said] in table(WRONG) {
-        let given = given.replace("LINES", lines).replace("AZURE", &azure);
-        let more = flags(&given);
-        let said = match said.strip_prefix(':') {
-            Some(wrong) => format!("{} {}:{wrong}", more[0], more[1]),
-            None => said.to_owned(),
-        };
-        let done = run_aside(generator(nowhere, &new, &given)).await;
-        done.assert_status(&[2]);
-        let error = done.err;
-        let is_one = error.starts_with("error: ") && error.lines().count() == 1;
-        assert!(is_one && error.contains(&said), "{more:?}: {error}");
-    }
-    let two_rates = "'--rate-curve <POINTS>' cannot be used with '--request-rate <RATE>'\n";
-    for (given, said) in [
-        (
-            "--dataset-name custom",
-            "not provided:\n  --dataset-path <FILE>\n",
-        ),
-        ("--insecure", "go with an https:// URL"),
-        ("--rate-curve 0:1,9:9 --request-rate 3", two_rates),
-        (
-            "--base-url https://a:1 --ca /nowhere/ca.pem",
-            "--ca /nowhere/ca.pem: cannot be read",
-        ),
-    ] {
-        let given = format!("traffic {given}");
-        run(queuescope(&flags(&given))).assert_refused(said);
-    }
+    let line = "--start-at 2020-01-01T00:00:00Z --request-id-prefix a --shard 1/2 --flush-cache";
+    let done = run_aside(generator(nowhere, root.path(), line)).await;
+    done.assert_refused("error: --start-at 2020-01-01T00:00:00Z: that was ");
+    assert_eq!(done.err.lines().count(), 1, "{}", done.err);
 }
 
 #[tokio::test(flavor = "multi_thread")]

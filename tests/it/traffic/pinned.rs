@@ -66,6 +66,21 @@ fn golden_bodies_are_as_ever() {
 }
 
 #[test]
+fn golden_of_files_that_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let file = path.to_str().unwrap();
+    assert_cases("tests/data/traffic/wrong-files.txt", |case| {
+        let (format, text) = case.split_once(' ').unwrap_or((case, ""));
+        std::fs::write(file, text.replace("NL", "\r\n")).unwrap();
+        let error = planned(&format!("--dataset-name {format} --dataset-path {file}"))
+            .err()
+            .unwrap();
+        error.to_string().replace(file, "FILE")
+    });
+}
+
+#[test]
 fn golden_schedules_of_files_are_as_ever() {
     assert_cases("tests/data/traffic/schedules.txt", |line| {
         let (plan, mut told) = (planned(line).unwrap(), String::new());
