@@ -20,7 +20,7 @@ struct Cases {
     case: Vec<Case>,
 }
 
-/// A promise, the files of a folder, and what is asked of them. Of `--json` these figures are shown, by their pointers in a run.
+/// A promise, the files of a folder, and what is asked of them. Of `--json` these figures are shown, by their pointers in the first run.
 #[derive(Deserialize)]
 struct Case {
     name: String,
