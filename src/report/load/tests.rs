@@ -10,7 +10,6 @@ pub use crate::report::findings::RunReport;
 pub use crate::report::reader::{Loaded, Run};
 pub use crate::report::sample::{Sample, at, ms};
 use crate::report::sanitize::sanitize;
-use crate::request::ENGINE;
 pub use crate::request::csv;
 pub use crate::request::{ColumnId, GIVEN_UP, Moment, Outcome, Row};
 pub use crate::table::Table;
@@ -46,12 +45,6 @@ fn four() -> Vec<Row> {
         slower.at(Moment::Finish, 1600).open_row(),
         failed.open_row(),
     ]
-}
-
-/// Text with single spaces, as the width of columns varies.
-pub fn flat(text: &str) -> String {
-    let flat = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ") + "\n";
-    text.lines().map(flat).collect()
 }
 
 /// A table of rows, with their times unchanged.
@@ -151,29 +144,6 @@ fn a_failed_request_enters_no_latency_and_no_tokens() {
     }
     assert_eq!(before["time_spent"]["parts"], after["time_spent"]["parts"]);
     assert_near(&after, "/outcomes/upstream_died", 1.0);
-}
-
-pub fn time_sentences(records: &[Row]) -> String {
-    Summary::of_records(records, &run()).all.time_sentences()
-}
-
-#[test]
-fn the_sentence_names_what_was_not_measured() {
-    let mut records = four();
-    for record in &mut records {
-        record.timeline.clear(Moment::WorkerArrival);
-    }
-    let way = "; in the router queue or on the way into the server 8.0 ms. The router's part";
-    assert_says(&time_sentences(&records), way);
-    records[0].timeline.clear(Moment::QueueStart);
-    let remedy =
-        "the answer had no `meta_info` (to measure them: an answer as SGLang writes it) (in 1 of";
-    assert_says(&time_sentences(&records), remedy);
-    let failed =
-        "last seen in the router or the server, before the first token, after 3.0 ms on average.";
-    assert_says(&time_sentences(&four()[3..]), failed);
-    let unknown = "Where the time went is unknown: no row of a request";
-    assert_says(&time_sentences(&[]), unknown);
 }
 
 #[test]
@@ -316,188 +286,6 @@ fn a_goal_names_a_latency_and_its_limit_in_milliseconds_or_with_a_unit() {
     }
     let unknown = "latency:5".parse::<Goal>().unwrap_err();
     assert_says(&unknown, "e2el or one of server_latency, total");
-}
-
-#[test]
-fn of_many_errors_and_kinds_of_failures_the_most_frequent_are_named() {
-    let mut records = four();
-    let outcomes = [
-        (Outcome::ServerError, 4),
-        (Outcome::Rejected, 3),
-        (Outcome::ClientError, 2),
-        // Last seen elsewhere than that of the four.
-        (Outcome::Timeout, 1),
-    ];
-    let outcomes = outcomes.map(|(outcome, times)| vec![outcome; times]);
-    for (n, outcome) in (0..).zip(outcomes.concat()) {
-        let sample = Sample::starting(1500 + n).ended(outcome, &format!("error {}", n / 2));
-        records.push(sample.open_row());
-    }
-    records[1].timeline.set(Moment::LastToken, at(0));
-    let text = Summary::of_records(&records, &run()).to_text();
-    let expected = [
-        "14 requests in 2.00 s: 3 ok (21.4 %), 11 failed\n",
-        "11 of 14 requests (78.6 %) failed: 4 server_error, ",
-        "; 3 rejected, ",
-        "; 2 client_error, ",
-        "; others: 2 timeout. Of 0.53 s",
-        "  2 × error 0\n",
-        "  and 3 other errors\n",
-        "warning: 1 of 14 rows hold what cannot be: moments out of order",
-    ];
-    assert_says_all(&text, expected);
-}
-
-#[test]
-fn failed_requests_count_as_infinite() {
-    let rejected = |n| {
-        let sample = cut(Sample::starting(n), Moment::WorkerArrival, n + 2);
-        sample.ended(Outcome::Rejected, "503").open_row()
-    };
-    let ok = (0..6).map(|n| Sample::starting(n).open_row());
-    let mut records: Vec<Row> = ok.chain((6..10).map(rejected)).collect();
-    let unsent = cut(Sample::starting(10), Moment::Sent, 17);
-    records.push(unsent.ended(Outcome::ClientAbort, "").open_row());
-    let summary = Summary::of_records(&records, &run());
-    let json = summary.to_json();
-    let least = &json["latency_at_least"];
-    assert_near(least, "/ttft_from_send/p50", 0.209);
-    for figure in ["mean", "std", "p90", "p99", "max"] {
-        assert!(least["ttft_from_send"][figure].is_null(), "{figure}");
-    }
-    let expected = [
-        "of all 11, at least (-: no answer ever)\n",
-        "\ntotal, from send 10 - 499.0 - -\n",
-    ];
-    assert_says_all(&flat(&summary.to_text()), expected);
-    // No row of dashes alone.
-    let text = Summary::of_records(&records[6..10], &run()).to_text();
-    assert!(!text.contains("from send"), "{text}");
-}
-
-#[test]
-fn requests_given_up_when_the_run_was_stopped_did_not_fail() {
-    let late = |n| {
-        let sample = cut(Sample::starting(n), Moment::ServerCreated, n + 10_001);
-        sample.ended(Outcome::Timeout, "late").open_row()
-    };
-    let ok = (0..8).map(|n| Sample::starting(n).open_row());
-    let mut records: Vec<Row> = ok.chain((8..13).map(late)).collect();
-    for record in &mut records[10..] {
-        record.outcome = Some(Outcome::ClientAbort);
-        record.error = Some(GIVEN_UP.to_owned());
-    }
-    let summary = Summary::of_records(&records, &run());
-    let json = summary.to_json();
-    let given_up = "/hosts/127.0.0.1:30000/given_up";
-    assert_figures(&json, [("/failed", 2.0), (given_up, 3.0)]);
-    let expected = [
-        "13 requests in 2.00 s: 8 ok (61.5 %), 2 failed\n",
-        "2 of 13 requests (15.4 %) failed: 2 timeout, last seen in the server, before its first token, after 10.00 s \
-        on average. 3 of 13 requests were given up when the run was stopped. Of 0.50 s the 8 of 13 requests that \
-        went well took",
-    ];
-    assert_says_all(&flat(&summary.to_text()), expected);
-    let none = time_sentences(&records[10..12]);
-    let expected = "2 of 2 requests were given up when the run was stopped.";
-    assert_eq!(none, expected);
-    // A client that disconnected by itself counts as failed.
-    records[10].error = Some("the client went away".to_owned());
-    let summary = Summary::of_records(&records, &run());
-    assert_eq!(summary.whole.failed(), 3);
-}
-
-/// Its upstream died after the first token, 350 ms after the send, later than the last read.
-#[test]
-fn a_failed_request_waited_at_least_until_its_end() {
-    let died = Sample::starting(1).at(Moment::Finish, 202);
-    let died = died.at(Moment::End, 352).ended(Outcome::UpstreamDied, "");
-    let mut records = vec![Sample::whole().open_row(), died.open_row()];
-    let expected = [
-        ("/latency_at_least/ttft_from_send/max", 0.209),
-        ("/failures/0/waited/max", 0.351),
-    ];
-    assert_figures(&json_of(&records, &run()), expected);
-    // A response that is no stream has no first token.
-    records[0].timeline.clear(Moment::FirstToken);
-    let json = json_of(&records, &run());
-    assert!(json["latency_at_least"]["ttft_from_send"]["p50"].is_null());
-}
-
-#[test]
-fn requests_that_ended_before_the_window_are_not_unknown_in_it() {
-    let silent = |start| {
-        let sample = cut(Sample::starting(start), Moment::WorkerArrival, start + 500);
-        sample.open_row()
-    };
-    let window = Window {
-        from_s: 1.0,
-        to_s: 2.0,
-        left_out_first: 2,
-        ..Window::default()
-    };
-    // The first ends at 500 ms, the second at 1300 ms.
-    let table = table(&[silent(0), silent(800), Sample::starting(1200).open_row()]);
-    let summary = Summary::of_table(&table, &run(), Some(window));
-    let over_time = summary.all.over_time.unwrap();
-    assert_eq!(over_time.missing, [0, 1, 1, 1]);
-    let [.., unknown] = over_time.series;
-    assert!((unknown.unwrap().mean - 0.3).abs() < 1e-9);
-}
-
-#[test]
-fn times_without_an_end_or_too_far_apart_give_no_figure() {
-    let nulls = |lines: &[&str], keys: &str| {
-        let summary = Summary::of_table(&Table::of_lines(lines), &run(), None);
-        let json = summary.to_json();
-        let is_null = |key: &str| json[key].is_null();
-        assert!(keys.split(' ').all(is_null), "{json}");
-    };
-    let endless = "req_id=a, outcome=ok, arrival_time=1";
-    nulls(&[endless], "mean_concurrency");
-    let unknown = Summary::of_run(&Run::of_lines([endless])).to_text();
-    assert_says(&unknown, "1 request in - s: 1 ok");
-    let far = ["-9.2e9", "9.2e9"].map(|at| format!("arrival_time={at}, scheduled_time={at}"));
-    nulls(&[&far[0], &far[1]], "schedule_rate achieved_rate");
-}
-
-/// Later turns of a conversation follow its replies.
-#[test]
-fn the_schedules_rate_is_of_the_starts_of_conversations() {
-    let turn = |n| format!("req_id=x-{n}, outcome=ok, scheduled_time={n}, sent_time={n}");
-    let table = Table::of_lines((0..10).map(turn));
-    let rates = |turns| {
-        let config = json!({ "turns": turns });
-        let summary = Summary::of_table(&table, &RunFacts { config, ..run() }, None);
-        [summary.all.schedule_rate, summary.all.achieved_rate]
-    };
-    assert_eq!(rates(1), [Some(1.0), Some(1.0)]);
-    assert_eq!(rates(4), [Some(0.25), Some(1.0)]);
-}
-
-#[test]
-fn a_stage_is_averaged_over_the_requests_that_measured_it() {
-    let stall = |record: &mut Row| record.client_stall_until_finish = Some(ms(50));
-    let one = |n: i64| match n % 2 {
-        0 => Sample::starting(n * 50).with(stall).open_row(),
-        _ => Sample::starting(n * 50).without(&ENGINE).open_row(),
-    };
-    let records: Vec<Row> = (0..10).map(one).collect();
-    let summary = Summary::of_records(&records, &run());
-    let shares = "Of 0.50 s a request took on average, 53 % was spent in decoding (0.27 s), 41 % unseen in the server \
-        (0.20 s, of 5 of 10 requests), 20 % in prefill (0.10 s, of 5 of 10 requests), 16 % in the server queue \
-        (80.0 ms, of 5 of 10 requests); in the router queue 3.0 ms";
-    assert_eq!(summary.all.spent.shares("a request took"), shares);
-    let bars = summary.all.spent.bars();
-    let unseen = "unseen in the server      0.20 s   41 %  ░░░░░░░░, of 5 of 10 requests";
-    assert_eq!(bars[1], unseen);
-    let is_short = |line: &String| line.chars().count() <= 80;
-    assert!(bars.iter().all(is_short), "{bars:?}");
-    let json = summary.to_json();
-    let mut parts = json["time_spent"]["parts"].as_array().unwrap().iter();
-    // A client without stalls counts as measured.
-    let stall = parts.find(|part| part["stage"] == "client_stall");
-    assert_figures(stall.unwrap(), [("/share", 0.05), ("/mean", 0.025)]);
 }
 
 /// Of many servers not all have figures: who has none was not idle.

@@ -5,13 +5,12 @@ use crate::clock::NANOS;
 use crate::report::load::tests::*;
 use crate::request::{STAGES, StageSet};
 
-/// A server of two slots. A request with a long prompt, which takes 10 s, and a short one run when another arrives. They have labels.
-fn labelled(labels: impl Fn(&str) -> &'static str) -> Run {
+/// A server of two slots. A request with a long prompt, which takes 10 s, and a short one run when another arrives.
+fn run() -> Run {
     let row = |(id, prompt, queued, started, ended): (&str, u32, f64, f64, f64)| {
         format!(
-            "req_id={id}, host=a:1, labels={}, actual_prompt_tokens={prompt}, actual_total_tokens={}, queue_time_start={queued}, \
+            "req_id={id}, host=a:1, actual_prompt_tokens={prompt}, actual_total_tokens={}, queue_time_start={queued}, \
             queue_time_end={started}, pure_queue_time={}, finish_time={ended}",
-            labels(id),
             prompt + 10,
             started - queued
         )
@@ -27,10 +26,6 @@ fn labelled(labels: impl Fn(&str) -> &'static str) -> Run {
         ("f", 20, 6.0, 9.0, 10.0),
     ];
     Run::of_lines(rows.map(row))
-}
-
-fn run() -> Run {
-    labelled(|_| "")
 }
 
 #[test]
@@ -60,6 +55,12 @@ fn the_cause_of_a_wait_and_its_holders_are_named() {
         }
     }
     assert_eq!(dominant_group(&unknown), None);
+    let tenants = why.groups.iter().map(|of| Group {
+        by: "x-tenant".into(),
+        ..of.clone()
+    });
+    let tenants = Vec::from_iter(tenants);
+    assert_dominant(&tenants, "Requests of the x-tenant 32k to 128k are");
     // If all are alike, there are no groups.
     why.groups.retain(|group| group.name.starts_with("up to"));
     assert_eq!(dominant_group(&why.groups), None);
@@ -152,58 +153,6 @@ fn nothing_is_put_at_a_time_of_a_clock_that_does_not_compare() {
         of_run.each(&run.table, |at, of| waited.push((at, of().main())));
         assert_eq!(waited, [(began, Some(cause))], "{clock}");
     }
-}
-
-#[test]
-fn tenants_are_groups() {
-    let mut run = labelled(|id| match id {
-        "long" => "x-team=t; x-tenant=a",
-        _ => "x-team=t; x-tenant=b",
-    });
-    let why = WaitReport::of(&run);
-    // All are of the same team.
-    let groups = why.groups.iter().filter(|of| of.by.starts_with("x-"));
-    let [a, b] = groups.collect::<Vec<_>>()[..] else {
-        panic!("{:?}", why.groups)
-    };
-    assert_eq!((a.requests, b.requests, a.bore, b.bore), (1, 7, 0.0, 1.0));
-    assert!((a.caused - 0.5).abs() < 0.05 && (a.caused + b.caused - 1.0).abs() < 1e-9);
-    let shown = why.tables();
-    let all = ["all", "8", "", "17.50 s", "17.50 s"];
-    assert_eq!(shown[1].rows[0], all, "{shown:?}");
-    // The shares do not add up to 1, as some waiting is attributed to none.
-    let other = "host=b:1, queue_time_start=100, queue_time_end=117.5, pure_queue_time=17.5";
-    run.table.push_line(other);
-    let why = WaitReport::of(&run);
-    let caused = why.groups.iter().filter(|of| of.by == "x-tenant");
-    let caused: f64 = caused.map(|of| of.caused).sum();
-    assert!((caused - 0.5).abs() < 1e-9, "{caused}");
-    assert_eq!(why.tables()[1].rows[0][3..], ["17.50 s", "35.00 s"]);
-    let both = [a.clone(), b.clone()];
-    assert_dominant(&both, "Requests of the x-tenant a are");
-}
-
-/// A request of several sequences, and its prompt, count once.
-#[test]
-fn sequences_are_no_requests() {
-    let mut run = labelled(|id| {
-        if id == "long" {
-            "x-tenant=a"
-        } else {
-            "x-tenant=b"
-        }
-    });
-    let tokens = "actual_prompt_tokens=20, actual_output_tokens=10, labels=x-tenant=b";
-    for index in 0..3 {
-        run.table.push_line(&format!(
-            "req_id=n#{index}, host=a:1, {tokens}, queue_time_start=7, queue_time_end=10, pure_queue_time=3, finish_time=11"
-        ));
-    }
-    let why = WaitReport::of(&run);
-    let shown = why.tables();
-    assert_eq!(shown[1].rows[0][..2], ["all", "9"], "{shown:?}");
-    let b = why.groups.iter().find(|of| of.name == "b").unwrap();
-    assert_eq!(b.requests, 8);
 }
 
 #[test]

@@ -20,11 +20,13 @@ struct Cases {
     case: Vec<Case>,
 }
 
-/// A promise, the files of a folder, and what is asked of them.
+/// A promise, the files of a folder, and what is asked of them. Of `--json` these figures are shown, by their pointers in the first run.
 #[derive(Deserialize)]
 struct Case {
     name: String,
     asked: Vec<String>,
+    #[serde(default)]
+    figures: Vec<String>,
     files: BTreeMap<String, String>,
 }
 
@@ -32,7 +34,7 @@ struct Case {
 const FIGURES: &str = "requests completed scheduled duration offered_rate started_at_ns mean_concurrency verdict warnings window config merged_from";
 
 /// What is said to these arguments in a folder, and what is made there.
-fn said(folder: &Path, asked: &str) -> String {
+fn said(folder: &Path, asked: &str, figures: &[String]) -> String {
     let command = Args::augment_args(Command::new("report"));
     let asked = format!("report --no-html {asked}");
     let matches = match command.try_get_matches_from(flags(&asked)) {
@@ -45,6 +47,7 @@ fn said(folder: &Path, asked: &str) -> String {
     }
     let said = match run(&args, None) {
         Ok(sheet) if args.format == Format::Csv => cells(&sheet),
+        Ok(json) if args.format == Format::Json => excerpt(&json, figures),
         Ok(said) => said,
         Err(error) => format!("error: {error}\n"),
     };
@@ -72,6 +75,18 @@ fn contents(dir: &Path) -> String {
     text
 }
 
+/// These figures of the first run.
+fn excerpt(json: &str, figures: &[String]) -> String {
+    let report: Value = serde_json::from_str(json).unwrap();
+    let run = &report["runs"][0];
+    let figures = figures.iter().map(|pointer| {
+        let figure = run.pointer(pointer);
+        let figure = figure.unwrap_or_else(|| panic!("{pointer} is not in {run:#}"));
+        format!("  {pointer} {figure}\n")
+    });
+    figures.collect()
+}
+
 /// The cells of each row that are not empty.
 fn cells(sheet: &str) -> String {
     let mut rows = csv::Reader::from_reader(sheet.as_bytes());
@@ -88,13 +103,13 @@ fn cells(sheet: &str) -> String {
 fn folders_are_reported_as_ever() {
     let Cases { texts, case } = toml::from_str(include_str!("../../data/folders.toml")).unwrap();
     let mut text = String::new();
-    for Case { name, asked, files } in case {
-        let files = files.iter();
+    for case in case {
+        let files = case.files.iter();
         let files = files.map(|(name, text)| (&**name, &**texts.get(text).unwrap_or(text)));
         let folder = folder(&Vec::from_iter(files));
-        text += &format!("\n## {name}\n");
-        for asked in asked {
-            let said = said(folder.path(), &asked);
+        text += &format!("\n## {}\n", case.name);
+        for asked in case.asked {
+            let said = said(folder.path(), &asked, &case.figures);
             text += &format!("\nqueuescope report {asked}\n\n{said}");
         }
     }
